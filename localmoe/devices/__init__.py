@@ -1,0 +1,1 @@
+"""Where work runs: streams, events, copies and memory behind one protocol."""

@@ -1,0 +1,4 @@
+"""What is seen: the terminal chat.
+
+Talks to an engine through its events only.
+"""
