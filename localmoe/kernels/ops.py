@@ -148,7 +148,7 @@ class Ops(Protocol[V]):
         ...
 
     def mla_attention(self, q: V, cache: LayerCache, kv_b: Linear, shape: MlaShape) -> V:
-        """[T, N * v_dim]: causal attention of q [T, N * (nope + rope)] over the session's cached tokens, its own included."""
+        """[T, N * v_dim]: causal attention of q [T, N * (nope + rope)] over the session's cached tokens, these included."""
         ...
 
     def route(self, logits: V, router: Router) -> "Routing[V]":
@@ -218,6 +218,7 @@ class Program(Protocol):
         """Logits [segments, vocab] of each segment's last token, or [T, vocab] with `all_logits`.
 
         `ids` [T] holds the segments' tokens one after the other. `forced_experts` [moe layers, T, K] replaces
-        the choice of experts (tests). Raises CancelledError when `cancel` was set; the caches' new rows are then undefined.
+        the choice of experts (tests). Raises CancelledError when `cancel`
+        was set; the caches' new rows are then undefined.
         """
         ...
