@@ -1,0 +1,147 @@
+"""A model's folder in the Hugging Face layout: its config, and every tensor's place in its files.
+
+Reads JSON and headers only, never a tensor's data; what a tensor means is the model's business.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from localmoe.errors import CheckpointError
+from localmoe.hub.header import TensorInfo, by, read_header
+from localmoe.hub.json_file import fetch_hint, read_json, shown, unreadable
+
+__all__ = ["Checkpoint", "TensorInfo", "TensorSpec"]
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor that a model cannot do without; `dtypes` are safetensors' names, any of which will do."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened folder: its files agree with their headers and with the index."""
+
+    folder: Path
+    config: dict[str, Any]
+    generation_config: dict[str, Any] = field(default_factory=dict)  # empty when the model has none
+    tensors: dict[str, TensorInfo] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Checkpoint":
+        """Reads config.json, the index or the single file, and the headers. Any damage is a CheckpointError."""
+        folder = Path(folder)
+        _require_folder(folder)
+        config = read_json(folder / "config.json")
+        generation = folder / "generation_config.json"
+        return cls(folder, config, read_json(generation) if _exists(generation) else {}, _read_tensors(folder))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors, those that no one asks for included."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def validate(self, specs: Iterable[TensorSpec]) -> None:
+        """CheckpointError unless every expected tensor is here with its shape and dtype. Other tensors are ignored."""
+        specs = list(specs)
+        missing = [spec.name for spec in specs if spec.name not in self.tensors]
+        if missing:
+            raise CheckpointError(
+                f"tensor {shown(missing[0])} is missing{_and_more(len(missing), 'tensor')}.",
+                f"config.json and the weights in {shown(self.folder)} do not belong together, or files are missing.",
+            )
+        for spec in specs:
+            _check(spec, self.tensors[spec.name])
+
+
+def _check(spec: TensorSpec, tensor: TensorInfo) -> None:
+    where = f"tensor {shown(spec.name)} in shard {shown(tensor.file.name)}"
+    if tensor.shape != spec.shape:
+        raise CheckpointError(
+            f"{where} has the shape {by(tensor.shape)}; config.json asks for {by(spec.shape)}.",
+            "config.json and the weights do not belong together: get both from the same repository and revision.",
+        )
+    if tensor.dtype not in spec.dtypes:
+        raise CheckpointError(
+            f"{where} is stored as {tensor.dtype}; {' or '.join(spec.dtypes)} is expected.",
+            "localmoe reads FP8 E4M3 with 128 x 128 blocks and FP32 scales, and BF16; see `localmoe models`.",
+        )
+
+
+def _require_folder(folder: Path) -> None:
+    hint = "give a folder that holds config.json and *.safetensors, or a name from `localmoe models`."
+    try:
+        is_folder, exists = folder.is_dir(), folder.exists()
+    except (OSError, ValueError) as error:
+        raise unreadable(folder, error) from error
+    if not is_folder:
+        raise CheckpointError(f"{shown(folder)} is {'not a folder' if exists else 'not there'}.", hint)
+
+
+def _exists(path: Path) -> bool:
+    """Also true for what is there and unusable: a folder, a broken link."""
+    try:
+        return path.exists() or path.is_symlink()
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
+    if _exists(folder / INDEX):
+        return _read_shards(folder, _weight_map(folder / INDEX))
+    if _exists(folder / SINGLE):
+        return read_header(folder / SINGLE)
+    raise CheckpointError(
+        f"{shown(folder)} has no weights: neither {INDEX} nor {SINGLE}.",
+        "localmoe reads safetensors in the Hugging Face layout, not GGUF or .bin files.",
+    )
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """The index: tensor name -> file name, each file inside the folder."""
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path.name} has no weight_map.", fetch_hint(path))
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not _is_inside(file):
+            raise CheckpointError(
+                f"{path.name} puts tensor {shown(name)} into {shown(file)!r}, which is no file of this folder.",
+                "use the index that came with these weights.",
+            )
+    return weight_map
+
+
+def _is_inside(file: str) -> bool:
+    parts = file.split("/")
+    return file.isprintable() and "\\" not in file and all(p not in ("", ".", "..") for p in parts)
+
+
+def _read_shards(folder: Path, weight_map: dict[str, str]) -> dict[str, TensorInfo]:
+    files = sorted(set(weight_map.values()))
+    missing = [file for file in files if not _exists(folder / file)]
+    if missing:
+        raise CheckpointError(
+            f"shard {shown(missing[0])} is missing in {shown(folder)}{_and_more(len(missing), 'shard')}.",
+            fetch_hint(folder / missing[0], again=False),
+        )
+    shards = {file: read_header(folder / PurePosixPath(file)) for file in files}
+    for name, file in weight_map.items():
+        if name not in shards[file]:
+            raise CheckpointError(
+                f"{INDEX} puts tensor {shown(name)} into shard {shown(file)}, which does not hold it.",
+                fetch_hint(folder / file),
+            )
+    return {name: shards[file][name] for name, file in weight_map.items()}
+
+
+def _and_more(count: int, noun: str) -> str:
+    return f", and {count - 1:,} more {noun}{'s' if count > 2 else ''}" if count > 1 else ""
