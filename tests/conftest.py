@@ -1,0 +1,1 @@
+"""Puts tests/ on the import path: shards and tiny make checkpoints for every room."""
