@@ -1,0 +1,22 @@
+"""What this machine is: CPU, memory, limits, disks, GPUs. Read from the kernel's files; never raises, never guesses.
+
+Knows nothing of models or settings. What cannot be found out is None, and `Machine.unknown` says why.
+"""
+
+from localmoe.hardware.cores import physical_cores
+from localmoe.hardware.machine import Cpu, Disk, Gpu, Limits, Machine, Memory, Node
+from localmoe.hardware.memory import available_memory
+from localmoe.hardware.probe import probe
+
+__all__ = [
+    "Cpu",
+    "Disk",
+    "Gpu",
+    "Limits",
+    "Machine",
+    "Memory",
+    "Node",
+    "available_memory",
+    "physical_cores",
+    "probe",
+]

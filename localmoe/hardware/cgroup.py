@@ -1,0 +1,92 @@
+"""Control-group limits of this process, version 1, version 2 or both at once.
+
+A limit may sit on any ancestor, so all of them count. In a container the process's own group may be the mount's root:
+the path in /proc/self/cgroup is taken relative to the root that /proc/self/mountinfo gives.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from localmoe.hardware import files
+from localmoe.hardware.mounts import mounts
+
+UNLIMITED_BYTES = 1 << 60  # version 1 writes "no limit" as a number near 2^63
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The tightest group's limit, and what is left of it once its file cache is dropped."""
+
+    limit_bytes: int
+    headroom_bytes: int
+
+
+def memory_limit(root: str) -> MemoryLimit | None:
+    """The group with the least headroom; None when no limit is set."""
+    found = [
+        limit
+        for kind, usage, stat in (
+            ("memory.max", "memory.current", ""),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+        )
+        for group in _groups(root, "memory")
+        if (limit := _memory_of(root, group, kind, usage, stat))
+    ]
+    return min(found, key=lambda m: m.headroom_bytes, default=None)
+
+
+def cpu_quota(root: str) -> float | None:
+    """CPUs' worth of time per period; None when no quota is set."""
+    quotas = [quota for group in _groups(root, "cpu") if (quota := _quota_of(root, group))]
+    return min(quotas, default=None)
+
+
+def _memory_of(root: str, group: PurePosixPath, limit: str, usage: str, stat_prefix: str) -> MemoryLimit | None:
+    limit_bytes = files.read_int(root, f"{group}/{limit}")
+    if limit_bytes is None or limit_bytes >= UNLIMITED_BYTES:
+        return None
+    stat = files.pairs(files.read(root, f"{group}/memory.stat"))
+    cached = sum(files.to_int(stat.get(f"{stat_prefix}{kind}_file")) or 0 for kind in ("active", "inactive"))
+    used_bytes = max(0, (files.read_int(root, f"{group}/{usage}") or 0) - cached)
+    return MemoryLimit(limit_bytes, max(0, limit_bytes - used_bytes))
+
+
+def _quota_of(root: str, group: PurePosixPath) -> float | None:
+    """Version 2: "max 100000" or "150000 100000"; version 1: two files, -1 for none."""
+    words = (files.read(root, f"{group}/cpu.max") or "").split()
+    quota, period = [*words, "", ""][:2]
+    quota_us = files.to_int(quota) or files.read_int(root, f"{group}/cpu.cfs_quota_us")
+    period_us = files.to_int(period) or files.read_int(root, f"{group}/cpu.cfs_period_us")
+    return quota_us / period_us if quota_us and period_us and quota_us > 0 and period_us > 0 else None
+
+
+def _groups(root: str, controller: str) -> Iterator[PurePosixPath]:
+    """This process's group in each hierarchy that could hold `controller`, and its ancestors."""
+    for path, names in _memberships(root):
+        for mount in mounts(root):
+            version2 = mount.filesystem == "cgroup2" and not names
+            version1 = mount.filesystem == "cgroup" and controller in names and controller in mount.options
+            if version1 or version2:
+                yield from _ancestors(PurePosixPath(mount.point), _below(path, mount.root))
+
+
+def _memberships(root: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Path and controllers of each hierarchy; version 2 has none."""
+    for line in (files.read(root, "/proc/self/cgroup") or "").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            yield parts[2], tuple(name for name in parts[1].split(",") if name)
+
+
+def _below(path: str, mount_root: str) -> PurePosixPath:
+    try:
+        return PurePosixPath(path).relative_to(mount_root)
+    except ValueError:  # outside of what is mounted here: the mount is all that can be seen
+        return PurePosixPath()
+
+
+def _ancestors(point: PurePosixPath, inside: PurePosixPath) -> Iterator[PurePosixPath]:
+    parts = [part for part in inside.parts if part != ".."]
+    for depth in range(len(parts), -1, -1):
+        yield point.joinpath(*parts[:depth])
