@@ -6,7 +6,7 @@ Knows nothing of models or settings. What cannot be found out is None, and `Mach
 from localmoe.hardware.cores import physical_cores
 from localmoe.hardware.machine import Cpu, Disk, Gpu, Limits, Machine, Memory, Node
 from localmoe.hardware.memory import available_memory
-from localmoe.hardware.probe import probe
+from localmoe.hardware.survey import probe
 
 __all__ = [
     "Cpu",

@@ -1,0 +1,196 @@
+"""What the user chose, and where: flag > LOCALMOE_* > config.toml > default.
+
+Of the values that may be None, None means that the model's generation_config or the engine decides.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from localmoe.errors import UsageError
+
+Origin = Literal["flag", "environment", "config.toml", "default"]
+
+KERNEL_TARGETS = ("scalar", "avx2")
+CACHE_DTYPES = ("float32", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every choice, with its origin."""
+
+    model: str = "guide"  # a catalogue name or a folder
+    context: int | None = None  # tokens; None: the model's, as far as memory goes
+    threads: int | None = None  # None: one per physical core, one left for the screen
+    isa: str | None = None  # None: the best that CPU and kernel support
+    cache_dtype: str = "float32"
+    prefill_chunk: int = 512  # most tokens read in one run
+    temperature: float | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    think: bool | None = None
+    theme: str = "textual-dark"
+    origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
+
+    def origin(self, name: str) -> Origin:
+        """Where the value of `name` comes from."""
+        return self.origins.get(name, "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a setting may be: `read` makes a value of it, or raises ValueError."""
+
+    allowed: str
+    read: Callable[[Any], Any]
+
+
+def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from all layers, None among `flags` meaning not given; UsageError names what is wrong, and where."""
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    layers: tuple[tuple[Origin, Mapping[str, tuple[str, Any]]], ...] = (
+        ("config.toml", _from_config(config_file())),
+        ("environment", _from_environment()),
+        ("flag", {k: (f"--{k.replace('_', '-')}", v) for k, v in (flags or {}).items() if v is not None}),
+    )
+    for origin, layer in layers:
+        for name, (where, raw) in layer.items():
+            values[name], origins[name] = _checked(name, where, raw), origin
+    return Settings(**values, origins=origins)
+
+
+def config_file() -> Path:
+    """The file that settings are read from."""
+    return config_dir() / "config.toml"
+
+
+def config_dir() -> Path:
+    """Where config.toml lies."""
+    return _xdg("XDG_CONFIG_HOME", ".config")
+
+
+def cache_dir() -> Path:
+    """What can be made again: benchmark checkpoints."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def data_dir() -> Path:
+    """What the user would miss."""
+    return _xdg("XDG_DATA_HOME", ".local/share")
+
+
+def _xdg(variable: str, default: str) -> Path:
+    base = Path(os.environ.get(variable, ""))  # a relative path is to be ignored, says the specification
+    return (base if base.is_absolute() else Path.home() / default) / "localmoe"
+
+
+def _from_environment() -> dict[str, tuple[str, str]]:
+    """Set variables that are not empty, by setting: the variable and its text."""
+    names = {name: f"LOCALMOE_{name.upper()}" for name in RULES}
+    return {name: (variable, text) for name, variable in names.items() if (text := os.environ.get(variable))}
+
+
+def _from_config(file: Path) -> dict[str, tuple[str, Any]]:
+    """The file's values by setting; empty when there is no file."""
+    import tomllib
+
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", "correct it, or move it away") from error
+    for key in data:
+        if key not in RULES:
+            raise UsageError(f"{file}: unknown key {key!r}", _closest(key))
+    return {name: (f"{file}: {name}", value) for name, value in data.items()}
+
+
+def _closest(key: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key.lower().replace("-", "_"), RULES, n=1)
+    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(RULES)
+
+
+def _checked(name: str, where: str, raw: Any) -> Any:
+    rule = RULES[name]
+    try:
+        return rule.read(raw)
+    except (ValueError, TypeError, OverflowError):
+        raise UsageError(f"{where} must be {rule.allowed}, not {raw!r}", f"choose {rule.allowed}") from None
+
+
+def _whole(low: int, high: int, what: str) -> Rule:
+    def read(raw: Any) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int | str) or not low <= int(raw) <= high:
+            raise ValueError
+        return int(raw)
+
+    return Rule(f"{what} from {low:,} to {high:,}", read)
+
+
+def _number(low: float, high: float, *, above: bool = False) -> Rule:
+    def read(raw: Any) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+            raise ValueError
+        value = float(raw)
+        if not math.isfinite(value) or not low <= value <= high or (above and value == low):
+            raise ValueError
+        return value
+
+    return Rule(f"above {low:g} and at most {high:g}" if above else f"a number from {low:g} to {high:g}", read)
+
+
+def _one_of(*names: str) -> Rule:
+    def read(raw: Any) -> str:
+        if raw not in names:
+            raise ValueError
+        return cast(str, raw)
+
+    return Rule(" or ".join(names), read)
+
+
+def _text(what: str) -> Rule:
+    def read(raw: Any) -> str:
+        if not isinstance(raw, str) or not raw.strip():
+            raise ValueError
+        return raw
+
+    return Rule(what, read)
+
+
+def _yes_or_no(raw: Any) -> bool:
+    known = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(raw, bool):
+        return raw
+    if not isinstance(raw, str) or raw.lower() not in known:
+        raise ValueError
+    return known[raw.lower()]
+
+
+RULES: Mapping[str, Rule] = {
+    "model": _text("a catalogue name or a folder"),
+    "context": _whole(1, 1 << 24, "a number of tokens"),
+    "threads": _whole(1, 1024, "a number"),
+    "isa": _one_of(*KERNEL_TARGETS),
+    "cache_dtype": _one_of(*CACHE_DTYPES),
+    "prefill_chunk": _whole(1, 1 << 16, "a number of tokens"),
+    "temperature": _number(0, 100),
+    "top_p": _number(0, 1, above=True),
+    "min_p": _number(0, 1),
+    "repetition_penalty": _number(0, 100, above=True),
+    "seed": _whole(0, (1 << 63) - 1, "a number"),
+    "max_tokens": _whole(1, 1 << 24, "a number of tokens"),
+    "think": Rule("true or false", _yes_or_no),
+    "theme": _text("a theme's name"),
+}
+
+assert list(RULES) == [f.name for f in fields(Settings) if f.name != "origins"]
