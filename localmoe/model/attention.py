@@ -72,12 +72,13 @@ def mla_shape(config: ModelConfig) -> MlaShape:
 def rope(config: ModelConfig) -> Rope:
     """Frequencies of the rotated elements: theta^(-2i / dim), with YaRN blended towards 1 / factor of them."""
     exponents = np.arange(0, config.rope_dim, 2, dtype=np.float32) / np.float32(config.rope_dim)
-    inv_freq = (1 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
+    wavelengths = (config.rope_theta ** exponents.astype(np.float64)).astype(np.float32)  # over 2 pi
+    inv_freq = np.reciprocal(wavelengths)
     if config.yarn is None:
         return Rope(inv_freq, interleaved=config.rope_interleaved)
-    keep = 1 - _interpolated(config.yarn, config.rope_dim, config.rope_theta)
-    blended = inv_freq / np.float32(config.yarn.factor) * (1 - keep) + inv_freq * keep
-    return Rope(blended.astype(np.float32), _rope_scale(config.yarn), config.rope_interleaved)
+    kept = 1 - _interpolated(config.yarn, config.rope_dim, config.rope_theta)
+    stretched = np.reciprocal(np.float32(config.yarn.factor) * wavelengths)
+    return Rope(stretched * (1 - kept) + inv_freq * kept, _rope_scale(config.yarn), config.rope_interleaved)
 
 
 def _interpolated(yarn: Yarn, dim: int, theta: float) -> NDArray[np.float32]:
