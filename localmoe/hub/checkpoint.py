@@ -102,7 +102,7 @@ def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
         return read_header(folder / SINGLE)
     raise CheckpointError(
         f"{shown(folder)} has no weights: neither {INDEX} nor {SINGLE}.",
-        "localmoe reads safetensors in the Hugging Face layout, not GGUF or .bin files.",
+        f"{fetch_hint(folder / INDEX, again=False)} GGUF and .bin files are not read.",
     )
 
 

@@ -1,0 +1,94 @@
+"""The Hugging Face cache on this machine, read without huggingface_hub (its import takes longer than all of this).
+
+models--org--name/
+    refs/<revision>         a file that holds a commit
+    snapshots/<commit>/     the model's folder: links into blobs/
+    blobs/                  the bytes; a download under way ends in .incomplete
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from localmoe.errors import CheckpointError
+from localmoe.hub.checkpoint import INDEX, SINGLE
+from localmoe.hub.json_file import read_json
+
+State = Literal["absent", "incomplete", "present"]
+
+
+def cache_folder() -> Path:
+    """Where `hf download` puts models: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if value := os.environ.get(name):
+            return _expanded(value)
+    if home := os.environ.get("HF_HOME"):
+        return _expanded(home) / "hub"
+    return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+
+
+def repository_folder(repository: str) -> Path:
+    """Where the cache keeps `org/name`, there or not."""
+    return cache_folder() / f"models--{repository.replace('/', '--')}"
+
+
+def snapshot(repository: str, revision: str) -> Path | None:
+    """The model's folder at `revision` (a branch, tag or commit); the only one there is when no ref names it."""
+    folder = repository_folder(repository)
+    with suppress(OSError, ValueError):
+        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+        if commit and "/" not in commit and (folder / "snapshots" / commit).is_dir():
+            return folder / "snapshots" / commit
+    found = _folders(folder / "snapshots")
+    named = [path for path in found if path.name == revision]
+    return (named or found)[0] if named or len(found) == 1 else None
+
+
+def state_of(folder: Path | None) -> State:
+    """Whether a model's folder has its config and every file that its index names."""
+    if folder is None or not folder.is_dir():
+        return "absent"
+    return "present" if (folder / "config.json").is_file() and _has_weights(folder) else "incomplete"
+
+
+def bytes_on_disk(folder: Path) -> int:
+    """Bytes of the model in `folder`; of a snapshot also those of a download under way."""
+    partial = folder.parent.parent / "blobs"
+    waiting = partial.glob("*.incomplete") if folder.parent.name == "snapshots" else iter(())
+    return sum(_size(path) for path in (*folder.iterdir(), *waiting))
+
+
+def _has_weights(folder: Path) -> bool:
+    if not (folder / INDEX).is_file():
+        return (folder / SINGLE).is_file()
+    try:
+        weight_map = read_json(folder / INDEX).get("weight_map")
+    except CheckpointError:
+        return False
+    files = set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
+    return bool(files) and files <= set(_names(folder))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Files below `folder` that are there, links followed."""
+    return (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return [path for path in parent.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def _expanded(path: str) -> Path:
+    return Path(os.path.expandvars(path)).expanduser()
