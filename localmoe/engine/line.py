@@ -39,10 +39,13 @@ class Line:
         with self._lock:
             return list(self._jobs)
 
-    def tell_positions(self) -> None:
-        """Tells each its position if it has changed. An answer that has begun is not told: it goes on soon."""
+    def tell_positions(self, num_leaving: int = 0) -> None:
+        """Tells each its position if it has changed. The first `num_leaving` are about to be read.
+
+        An answer that has begun is not told: it goes on soon.
+        """
         with self._lock:
-            for position, job in enumerate(self._jobs):
+            for position, job in enumerate(self._jobs[num_leaving:]):
                 if job.position != position and not job.output:
                     job.position = position
                     job.stream.put(Queued(position))

@@ -58,8 +58,8 @@ class Loop:
                 raise LocalmoeError("the engine is closed", "open it again")
             self._line.join(job)
             self._wake()
-        if len(self._line) > 1 or any(j.reading for j in list(self._active)):
-            self._line.tell_positions()
+        is_reading = any(j.reading for j in list(self._active))
+        self._line.tell_positions(num_leaving=0 if is_reading else 1)
 
     def cancel(self, job: Job) -> None:
         """Ends `job` with what it has: at once while it waits, else as soon as its run looks at the flag."""
