@@ -1,0 +1,250 @@
+// Recording and running step programs. Every array is checked here; native code below trusts what it is given.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "bindings.h"
+#include "isa.h"
+#include "ops/ops.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace localmoe {
+namespace {
+
+template <typename T, int N>
+using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+using AnyMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const char* message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+WeightType type_of(nb::dlpack::dtype dtype) {
+  if (dtype == nb::dtype<uint8_t>()) return WeightType::fp8;
+  if (dtype == nb::dtype<uint16_t>()) return WeightType::bf16;
+  require(dtype == nb::dtype<float>(), "weights are uint8 (FP8), uint16 (BF16) or float32");
+  return WeightType::f32;
+}
+
+Matrix to_matrix(const AnyMatrix& weight, const std::optional<Array<float, 2>>& scale) {
+  Matrix m;
+  m.data = weight.data();
+  m.rows = static_cast<int>(weight.shape(0));
+  m.cols = static_cast<int>(weight.shape(1));
+  m.type = type_of(weight.dtype());
+  require((m.type == WeightType::fp8) == scale.has_value(), "FP8 weights need scales, other weights have none");
+  if (scale) {
+    require(static_cast<int>(scale->shape(0)) == ceil_div(m.rows, kBlock) && static_cast<int>(scale->shape(1)) == ceil_div(m.cols, kBlock),
+            "scales are [ceil(rows / 128), ceil(cols / 128)]");
+    m.scale = scale->data();
+  }
+  return m;
+}
+
+LatentPages to_pages(const nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>& data) {
+  const bool bf16 = data.dtype() == nb::dtype<uint16_t>();
+  require(bf16 || data.dtype() == nb::dtype<float>(), "the latent cache is float32 or uint16 (BF16)");
+  require(data.shape(1) == kPage, "pages hold 64 tokens");
+  return {data.data(), bf16, static_cast<int>(data.shape(2))};
+}
+
+ExpertMatrix to_expert_matrix(size_t offset, std::optional<size_t> scale_offset, int rows, int cols, bool bf16) {
+  require(bf16 != scale_offset.has_value(), "FP8 experts need scales, BF16 experts have none");
+  Matrix shape;
+  shape.rows = rows;
+  shape.cols = cols;
+  shape.type = bf16 ? WeightType::bf16 : WeightType::fp8;
+  return {offset, scale_offset.value_or(0), shape};
+}
+
+size_t end_of(const ExpertMatrix& m) {
+  const Matrix& s = m.shape;
+  const size_t bytes = static_cast<size_t>(s.rows) * static_cast<size_t>(s.cols) * (s.type == WeightType::bf16 ? 2 : 1);
+  const size_t scales = s.type == WeightType::fp8 ? sizeof(float) * static_cast<size_t>(ceil_div(s.rows, kBlock) * ceil_div(s.cols, kBlock)) : 0;
+  return std::max(m.offset + bytes, m.scale_offset + scales);
+}
+
+// Copies a caller's rows into the program: what tests and the self-test run ops on.
+class Input : public Op {
+ public:
+  Input(const float* data, Rows out) : data_(data), out_(out) {}
+  int begin(int /*stage*/, Run& run) override {
+    for (int i = 0; i < run.num_tokens; ++i) std::copy_n(data_ + static_cast<ptrdiff_t>(i) * out_.width, out_.width, out_.row(run, i));
+    return 0;
+  }
+  void run_tile(int /*stage*/, int /*tile*/, int /*worker*/, Run& /*run*/) override {}
+
+ private:
+  const float* data_;
+  Rows out_;
+};
+
+// A program with the Python arrays that its ops point into.
+class Recorded : public Program {
+ public:
+  Recorded(int max_tokens, const std::string& target) : Program(max_tokens, select_kernels(target)) {}
+
+  template <typename Array>
+  void keep(const Array& array) {
+    kept_.emplace_back(array);
+  }
+
+  // Chosen experts of every layer, in one block that runs write and Python reads.
+  int32_t* expert_ids(int top_k) {
+    expert_ids_.push_back(std::make_unique<std::vector<int32_t>>(static_cast<size_t>(max_tokens() * top_k)));
+    return expert_ids_.back()->data();
+  }
+  int num_routed() const { return static_cast<int>(expert_ids_.size()); }
+  const std::vector<int32_t>& routed(int layer) const { return *expert_ids_.at(static_cast<size_t>(layer)); }
+
+ private:
+  std::vector<nb::ndarray<nb::ro>> kept_;
+  std::vector<std::unique_ptr<std::vector<int32_t>>> expert_ids_;
+};
+
+bool forward(Recorded& program, Pool& pool, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts,
+             const Array<int32_t, 1>& counts, const Array<int32_t, 1>& tables, const Array<int32_t, 1>& table_starts, Logits& logits,
+             bool all_logits, bool urgent, const Flag* cancel, const std::optional<Array<int32_t, 3>>& forced) {
+  Run run;
+  run.num_tokens = static_cast<int>(ids.shape(0));
+  run.ids = ids.data();
+  run.logits = logits.data();
+  require(run.num_tokens >= 1 && run.num_tokens <= program.max_tokens(), "more tokens than the program was recorded for");
+  int first = 0;
+  for (size_t s = 0; s < counts.shape(0); ++s) {
+    run.segments.push_back({first, counts.data()[s], starts.data()[s], tables.data() + table_starts.data()[s]});
+    first += counts.data()[s];
+    if (!all_logits) run.selected.push_back(first - 1);
+  }
+  require(first == run.num_tokens, "segments must cover all tokens");
+  for (int t = 0; all_logits && t < run.num_tokens; ++t) run.selected.push_back(t);
+  require(logits.shape(0) == run.selected.size(), "one row of logits per selected token");
+  if (forced) {
+    require(static_cast<int>(forced->shape(0)) == program.num_routed() && static_cast<int>(forced->shape(1)) == run.num_tokens,
+            "forced experts are [moe layers, tokens, K]");
+    run.forced_experts = forced->data();
+  }
+  nb::gil_scoped_release release;
+  return program.forward(pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, std::move(run));
+}
+
+void bind_recording(nb::class_<Recorded>& c) {
+  c.def("input", [](Recorded& p, const Array<float, 2>& data, Rows out) {
+    p.keep(data);
+    p.append(std::make_unique<Input>(data.data(), out));
+  });
+  c.def("embedding", [](Recorded& p, const AnyMatrix& table, Rows out) {
+    p.keep(table);
+    Matrix m = to_matrix(table, std::nullopt);
+    p.append(make_embedding(m, out));
+  });
+  c.def("rms_norm", [](Recorded& p, Rows x, const Array<float, 1>& weight, float eps, Rows out) {
+    require(static_cast<int>(weight.shape(0)) == out.width && x.width == out.width, "the norm's width differs");
+    p.keep(weight);
+    p.append(make_rms_norm(x, weight.data(), eps, out));
+  });
+  c.def("add", [](Recorded& p, Rows x, Rows y, Rows out) {
+    require(x.width == y.width && x.width == out.width, "the sum's widths differ");
+    p.append(make_add(x, y, out));
+  });
+  c.def("silu_mul", [](Recorded& p, Rows gate, Rows up, Rows out) {
+    require(gate.width == up.width && gate.width == out.width, "the product's widths differ");
+    p.append(make_silu_mul(gate, up, out));
+  });
+  c.def("select", [](Recorded& p, Rows x, Rows out) { p.append(make_select(x, out)); });
+  c.def("rope", [](Recorded& p, Rows x, const Array<float, 1>& inv_freq, float scale, bool interleaved, int head_dim) {
+    const int dim = 2 * static_cast<int>(inv_freq.shape(0));
+    require(head_dim >= dim && x.width % head_dim == 0, "heads do not fit the width");
+    const int table = p.add_rope(std::vector<float>(inv_freq.data(), inv_freq.data() + inv_freq.shape(0)), scale);
+    p.append(make_rope(x, table, interleaved, head_dim, dim));
+  });
+  c.def("append_latent", [](Recorded& p, const nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>& cache, Rows latent, Rows key) {
+    const LatentPages pages = to_pages(cache);
+    require(latent.width + key.width == pages.width, "the cache's rows are latent and key");
+    p.keep(cache);
+    p.append(make_append_latent(pages, latent, key));
+  });
+  c.def("linear", [](Recorded& p, Rows x, const AnyMatrix& weight, const std::optional<Array<float, 2>>& scale, Rows out) {
+    const Matrix w = to_matrix(weight, scale);
+    require(x.width == w.cols && out.width == w.rows, "the weight's shape does not fit");
+    p.keep(weight);
+    if (scale) p.keep(*scale);
+    p.append(make_linear(x, w, out));
+  }, "x"_a, "weight"_a, "scale"_a.none(), "out"_a);
+  c.def("mla_attention", [](Recorded& p, Rows q, const nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>& cache,
+                            const AnyMatrix& weight, const std::optional<Array<float, 2>>& scale, MlaShape shape, Rows out) {
+    const Matrix kv_b = to_matrix(weight, scale);
+    const LatentPages pages = to_pages(cache);
+    require(q.width == shape.num_heads * (shape.nope_dim + shape.rope_dim) && out.width == shape.num_heads * shape.v_dim &&
+                kv_b.rows == shape.num_heads * (shape.nope_dim + shape.v_dim) && kv_b.cols == shape.rank &&
+                pages.width == shape.rank + shape.rope_dim,
+            "attention's shapes do not fit together");
+    p.keep(weight);
+    p.keep(cache);
+    if (scale) p.keep(*scale);
+    p.append(make_mla_attention(q, pages, kv_b, shape, out));
+  }, "q"_a, "cache"_a, "weight"_a, "scale"_a.none(), "shape"_a, "out"_a);
+  c.def("route", [](Recorded& p, Rows logits, RouterShape router, const std::optional<Array<float, 1>>& bias, Rows weights) {
+    require(logits.width == router.num_experts && weights.width == router.top_k && router.top_k <= router.num_experts &&
+                router.num_groups >= 1 && router.num_experts % router.num_groups == 0,
+            "the router's shapes do not fit together");
+    if (bias) {
+      require(static_cast<int>(bias->shape(0)) == router.num_experts, "one bias per expert");
+      p.keep(*bias);
+      router.bias = bias->data();
+    }
+    const int layer = p.num_routed();
+    p.append(make_route(logits, router, {p.expert_ids(router.top_k), layer, router.top_k, weights}));
+    return layer;
+  }, "logits"_a, "router"_a, "bias"_a.none(), "weights"_a, "Returns the layer's number, counted over routed layers.");
+  c.def("experts", [](Recorded& p, Rows x, int layer, Rows weights, const Array<uint8_t, 2>& blob, ExpertMatrix gate, ExpertMatrix up,
+                      ExpertMatrix down, Rows out) {
+    require(gate.shape.cols == x.width && down.shape.rows == out.width && gate.shape.rows == down.shape.cols &&
+                up.shape.rows == gate.shape.rows && up.shape.cols == gate.shape.cols,
+            "the experts' shapes do not fit together");
+    require(std::max({end_of(gate), end_of(up), end_of(down)}) <= blob.shape(1), "an expert ends behind its stride");
+    p.keep(blob);
+    const RoutingRows routing{const_cast<int32_t*>(p.routed(layer).data()), layer, weights.width, weights};
+    p.append(make_experts(x, routing, {blob.data(), blob.shape(1), static_cast<int>(blob.shape(0)), gate, up, down}, out));
+  });
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<Rows>(m, "Rows", "Rows of a value in the program's arena; offset -1 is the caller's logits.")
+      .def("__init__", [](Rows* self, ptrdiff_t offset, int stride, int width, bool selected) { new (self) Rows{offset, stride, width, selected}; },
+           "offset"_a, "stride"_a, "width"_a, "selected"_a);
+  nb::class_<MlaShape>(m, "MlaShape")
+      .def("__init__", [](MlaShape* self, int heads, int nope, int rope, int v, int rank, float scale) {
+        new (self) MlaShape{heads, nope, rope, v, rank, scale};
+      });
+  nb::class_<RouterShape>(m, "RouterShape")
+      .def("__init__", [](RouterShape* self, int experts, int top_k, int groups, int top_groups, bool sigmoid, bool top2, bool normalize,
+                          float scale) { new (self) RouterShape{experts, top_k, groups, top_groups, sigmoid, top2, normalize, scale, nullptr}; });
+  nb::class_<ExpertMatrix>(m, "ExpertMatrix")
+      .def("__init__", [](ExpertMatrix* self, size_t offset, std::optional<size_t> scale_offset, int rows, int cols, bool bf16) {
+        new (self) ExpertMatrix(to_expert_matrix(offset, scale_offset, rows, cols, bf16));
+      }, "offset"_a, "scale_offset"_a.none(), "rows"_a, "cols"_a, "bf16"_a);
+  nb::class_<Recorded> program(m, "Program", "The network's ops, recorded once, run for up to max_tokens tokens by one call.");
+  program.def(nb::init<int, const std::string&>(), "max_tokens"_a, "target"_a)
+      .def("plan", &Program::plan, "arena_floats"_a, "num_workers"_a)
+      .def_prop_ro("target", [](const Recorded& p) { return std::string(p.kernels().name); })
+      .def_prop_ro("progress", &Program::progress)
+      .def_prop_ro("nbytes", &Program::nbytes)
+      .def("routed", [](const Recorded& p, int layer) { return p.routed(layer); }, "layer"_a)
+      .def("forward", &forward, "pool"_a, "ids"_a, "starts"_a, "counts"_a, "tables"_a, "table_starts"_a, "logits"_a, "all_logits"_a,
+           "urgent"_a, "cancel"_a.none(), "forced"_a.none());
+  bind_recording(program);
+}
+
+}  // namespace localmoe

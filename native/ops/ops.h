@@ -1,0 +1,76 @@
+// The CPU dialect's ops. Each constructor takes what was recorded; see localmoe/kernels/ops.py for what they compute.
+#pragma once
+
+#include <memory>
+
+#include "../program.h"
+
+namespace localmoe {
+
+// Most rows that share one read of the weights on the GEMV path; larger runs take the GEMM path.
+inline bool takes_gemv(int num_rows) { return num_rows <= kMaxGemvTokens; }
+
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Rows of a GEMV tile: about 64 KB of weights (5 us at 12 GB/s), at least four tiles a worker, a multiple of `step`.
+int gemv_tile_rows(const Matrix& w, int num_workers, int step);
+// Strips of a GEMM tile: enough tokens to pay for decoding the weights, few enough to stay near 200 us.
+int gemm_tile_strips(const Matrix& w);
+
+struct MlaShape {
+  int num_heads, nope_dim, rope_dim, v_dim, rank;
+  float softmax_scale;
+};
+
+struct LatentPages {
+  void* data;  // [pages][64][rank + rope_dim], float or BF16
+  bool bf16;
+  int width;
+
+  size_t row_bytes() const { return static_cast<size_t>(width) * (bf16 ? 2 : 4); }
+  char* row(const int32_t* table, int position) const;
+};
+
+struct RouterShape {
+  int num_experts, top_k, num_groups, top_groups;
+  bool sigmoid, group_top2, normalize;
+  float scale;
+  const float* bias;  // [experts] or null
+};
+
+// Chosen experts of one layer: ids [max tokens][K] outlive the run, so that they can be shown.
+struct RoutingRows {
+  int32_t* ids;
+  int layer;  // counted over the layers with experts
+  int top_k;
+  Rows weights;
+};
+
+struct ExpertMatrix {
+  size_t offset;
+  size_t scale_offset;
+  Matrix shape;  // data and scale unset
+};
+
+struct ExpertBlob {
+  const uint8_t* data;
+  size_t stride;
+  int num_experts;
+  ExpertMatrix gate, up, down;
+
+  Matrix at(const ExpertMatrix& m, int expert) const;
+};
+
+std::unique_ptr<Op> make_embedding(const Matrix& table, Rows out);
+std::unique_ptr<Op> make_rms_norm(Rows x, const float* weight, float eps, Rows out);
+std::unique_ptr<Op> make_add(Rows x, Rows y, Rows out);
+std::unique_ptr<Op> make_silu_mul(Rows gate, Rows up, Rows out);
+std::unique_ptr<Op> make_rope(Rows x, int table, bool interleaved, int head_dim, int rope_dim);
+std::unique_ptr<Op> make_select(Rows x, Rows out);
+std::unique_ptr<Op> make_append_latent(LatentPages cache, Rows latent, Rows key);
+std::unique_ptr<Op> make_linear(Rows x, const Matrix& w, Rows out);
+std::unique_ptr<Op> make_mla_attention(Rows q, LatentPages cache, const Matrix& kv_b, MlaShape shape, Rows out);
+std::unique_ptr<Op> make_route(Rows logits, RouterShape router, RoutingRows out);
+std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, const ExpertBlob& blob, Rows out);
+
+}  // namespace localmoe

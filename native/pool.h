@@ -1,0 +1,82 @@
+// The worker pool: persistent pinned workers that take tiles of the most urgent job that has one.
+//
+// A job is a sequence of stages; a stage is a number of tiles that may run in any order on any worker. The worker
+// that finishes a stage's last tile begins the next one itself, so no thread is woken between stages.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace localmoe {
+
+enum class Urgency : int { urgent, bulk };  // decode, prefill
+
+// Set from any thread; looked at before each tile.
+class Flag {
+ public:
+  void set() { value_.store(true, std::memory_order_relaxed); }
+  void clear() { value_.store(false, std::memory_order_relaxed); }
+  bool is_set() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> value_{false};
+};
+
+class Job {
+ public:
+  virtual ~Job() = default;
+  static constexpr int kEnd = -1;
+  // Prepares `stage` on one worker and returns its number of tiles; 0 when there is nothing to do, kEnd past the last.
+  virtual int begin(int stage) = 0;
+  virtual void run_tile(int stage, int tile, int worker) = 0;
+};
+
+class Pool {
+ public:
+  // One worker per entry of `cpus`, pinned to it; an entry of -1 leaves its worker free.
+  explicit Pool(const std::vector<int>& cpus);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Runs `job` to its end and returns true, or false when `cancel` was set. Blocks; may be called from several threads.
+  bool run(Job& job, Urgency urgency, const Flag* cancel);
+
+  int num_workers() const { return static_cast<int>(workers_.size()); }
+  // Tiles run so far: [urgent, bulk].
+  std::array<uint64_t, 2> tiles() const;
+
+ private:
+  static constexpr int kSlots = 8;  // jobs of one urgency at the same time
+
+  // A job in flight. `users` guards it: the slot is not reused while a worker looks at it.
+  struct alignas(64) Slot {
+    std::atomic<bool> claimed{false};
+    std::atomic<Job*> job{nullptr};
+    std::atomic<uint64_t> state{0};  // stage, number of tiles, next tile
+    std::atomic<int> remaining{0};   // tiles of the stage that have not finished
+    std::atomic<int> users{0};
+    std::atomic<uint32_t> finished{0};
+    const Flag* cancel = nullptr;
+    bool cancelled = false;  // written by one worker at the end, read by the caller after `finished`
+  };
+
+  void work(int worker, int cpu);
+  bool take_tile(int worker);
+  bool take_tile_from(Slot& slot, int worker);
+  void advance(Slot& slot, Job& job, int stage);
+  Slot& claim(Urgency urgency);
+  void wake();
+
+  std::array<std::array<Slot, kSlots>, 2> slots_;
+  std::array<std::atomic<uint64_t>, 2> tiles_{};
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // changes whenever there is something new to take
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace localmoe

@@ -1,0 +1,120 @@
+#include "program.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace localmoe {
+
+int Rows::count(const Run& run) const { return selected ? static_cast<int>(run.selected.size()) : run.num_tokens; }
+
+float* Rows::row(const Run& run, int index) const {
+  float* base = offset == kLogits ? run.logits : run.arena + offset;
+  return base + static_cast<ptrdiff_t>(index) * stride;
+}
+
+Program::Memory::~Memory() {
+  if (data != nullptr) munmap(data, size);
+}
+
+void Program::Memory::allocate(size_t floats) {
+  constexpr size_t kHuge = size_t{2} << 20;
+  size = std::max<size_t>(1, (floats * sizeof(float) + kHuge - 1) / kHuge) * kHuge;
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  madvise(memory, size, MADV_HUGEPAGE);
+  data = static_cast<float*>(memory);
+}
+
+Program::Program(int max_tokens, const Kernels& kernels) : max_tokens_(max_tokens), kernels_(kernels) {}
+
+void Program::append(std::unique_ptr<Op> op) {
+  for (int stage = 0; stage < op->num_stages(); ++stage) stages_.emplace_back(static_cast<int>(ops_.size()), stage);
+  ops_.push_back(std::move(op));
+}
+
+int Program::add_rope(std::vector<float> inv_freq, float scale) {
+  for (size_t i = 0; i < ropes_.size(); ++i) {
+    if (ropes_[i].inv_freq == inv_freq && ropes_[i].scale == scale) return static_cast<int>(i);
+  }
+  ropes_.push_back({std::move(inv_freq), scale, {}, {}});
+  return static_cast<int>(ropes_.size()) - 1;
+}
+
+void Program::plan(size_t arena_floats, int num_workers) {
+  size_t shared = 0;
+  size_t each = 0;
+  for (const auto& op : ops_) {
+    shared = std::max(shared, op->scratch_floats(max_tokens_));
+    each = std::max(each, op->worker_floats(max_tokens_, kernels_));
+  }
+  worker_stride_ = (each + 63) / 64 * 64 + 64;  // a cache line and more apart
+  arena_.allocate(arena_floats);
+  scratch_.allocate(shared);
+  worker_.allocate(worker_stride_ * static_cast<size_t>(num_workers));
+}
+
+namespace {
+
+void fill_ropes(std::vector<RopeTable>& ropes, const std::vector<int32_t>& positions) {
+  for (RopeTable& rope : ropes) {
+    const size_t half = rope.inv_freq.size();
+    rope.cos.resize(positions.size() * half);
+    rope.sin.resize(positions.size() * half);
+    for (size_t t = 0; t < positions.size(); ++t) {
+      for (size_t i = 0; i < half; ++i) {
+        // The angle is rounded to FP32, as the models were trained with it.
+        const float angle = static_cast<float>(positions[t]) * rope.inv_freq[i];
+        rope.cos[t * half + i] = static_cast<float>(std::cos(static_cast<double>(angle))) * rope.scale;
+        rope.sin[t * half + i] = static_cast<float>(std::sin(static_cast<double>(angle))) * rope.scale;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) {
+  run_ = std::move(run);
+  run_.kernels = &kernels_;
+  run_.num_workers = pool.num_workers();
+  run_.ropes = &ropes_;
+  run_.arena = arena_.data;
+  run_.scratch = scratch_.data;
+  run_.worker_scratch = worker_.data;
+  run_.worker_stride = worker_stride_;
+  run_.positions.resize(static_cast<size_t>(run_.num_tokens));
+  run_.segment_of.resize(static_cast<size_t>(run_.num_tokens));
+  for (size_t s = 0; s < run_.segments.size(); ++s) {
+    const Segment& segment = run_.segments[s];
+    for (int i = 0; i < segment.count; ++i) {
+      run_.positions[static_cast<size_t>(segment.first + i)] = segment.start + i;
+      run_.segment_of[static_cast<size_t>(segment.first + i)] = static_cast<int32_t>(s);
+    }
+  }
+  fill_ropes(ropes_, run_.positions);
+  stages_begun_.store(0, std::memory_order_relaxed);
+  return pool.run(*this, urgency, cancel);
+}
+
+int Program::begin(int stage) {
+  stages_begun_.store(stage, std::memory_order_relaxed);
+  if (stage >= static_cast<int>(stages_.size())) return kEnd;
+  const auto [op, part] = stages_[static_cast<size_t>(stage)];
+  return ops_[static_cast<size_t>(op)]->begin(part, run_);
+}
+
+void Program::run_tile(int stage, int tile, int worker) {
+  const auto [op, part] = stages_[static_cast<size_t>(stage)];
+  ops_[static_cast<size_t>(op)]->run_tile(part, tile, worker, run_);
+}
+
+float Program::progress() const {
+  return static_cast<float>(stages_begun_.load(std::memory_order_relaxed)) / static_cast<float>(std::max<size_t>(1, stages_.size()));
+}
+
+}  // namespace localmoe
