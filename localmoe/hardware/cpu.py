@@ -1,4 +1,4 @@
-"""The processors, and which kernel target localmoe chose on them."""
+"""The processors, and which of localmoe's kernel targets run on them."""
 
 from importlib import import_module
 
@@ -36,17 +36,16 @@ def read_cpu(root: str) -> Cpu:
         num_cores=count_cores(root, cpus) or None,
         num_threads=len(cpus) or None,
         flags=tuple(flag for flag in KERNEL_FLAGS if flag in flags),
-        target=kernel_target() if root == "/" else None,
+        targets=kernel_targets() if root == "/" else (),
     )
 
 
-def kernel_target() -> str | None:
-    """The target that the native module chose at import; None when it cannot be imported."""
+def kernel_targets() -> tuple[str, ...]:
+    """The native module's targets that run here, the best one last; empty when it cannot be imported."""
     try:
-        chosen = import_module("localmoe._native").isa()
+        return tuple(import_module("localmoe._native").supported_targets())
     except (ImportError, AttributeError):
-        return None
-    return str(chosen)
+        return ()
 
 
 def read_nodes(root: str) -> tuple[Node, ...]:

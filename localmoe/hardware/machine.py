@@ -13,7 +13,7 @@ class Cpu:
     num_cores: int | None
     num_threads: int | None
     flags: tuple[str, ...]  # of those that matter to the kernels, what CPU and kernel support
-    target: str | None  # the kernel target that localmoe chose
+    targets: tuple[str, ...]  # of localmoe's kernel targets, those that run here, the best one last
 
     @property
     def has_smt(self) -> bool:

@@ -15,7 +15,7 @@ from localmoe.hardware.memory import read_memory
 
 T = TypeVar("T")
 
-_NO_CPU = Cpu(None, None, None, None, (), None)
+_NO_CPU = Cpu(None, None, None, None, (), ())
 _NO_MEMORY = Memory(None, None, None, 0, None, None)
 _NO_LIMITS = Limits((), 1, None, None)
 _NO_GPUS: tuple[tuple[Gpu, ...], str | None] = ((), None)
@@ -79,7 +79,7 @@ def _reasons(root: str, cpu: Cpu, nodes: tuple[Node, ...], memory: Memory) -> di
         "sockets": None if cpu.num_sockets else "the kernel shows no topology",
         "NUMA": None if nodes else "no /sys/devices/system/node",
         "DRAM": None if memory.total_bytes else "no MemTotal in /proc/meminfo",
-        "ISA": _why_no_target(root) if cpu.target is None else None,
+        "ISA": None if cpu.targets else _why_no_target(root),
     }
     return {what: reason for what, reason in found.items() if reason}
 

@@ -1,0 +1,5 @@
+"""`python -m localmoe`."""
+
+from localmoe.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""`python -m localmoe.cli`."""
+
+from localmoe.cli import main
+
+main()
