@@ -19,10 +19,7 @@ from localmoe.events import Channel, Failed, Finished, FinishReason, PrefillProg
 class Splitter(Protocol):
     """Turns token ids into text, marked as thought or answer."""
 
-    @property
-    def channel(self) -> Channel:
-        """What the next token belongs to."""
-        ...
+    num_thought_tokens: int
 
     def feed(self, token_id: int) -> list[tuple[Channel, str]]: ...
     def flush(self) -> list[tuple[Channel, str]]: ...
@@ -104,9 +101,10 @@ class Job:
         history = self.ids if self.request.sampling.repetition_penalty != 1 else ()
         token = self._sampler.pick(logits, history)
         self.output.append(token)
-        self.meter.made(thought=self._splitter.channel == "thought")
-        if token not in self._stop_ids:
-            self._tell(self._splitter.feed(token))
+        before = self._splitter.num_thought_tokens
+        pieces = [] if token in self._stop_ids else self._splitter.feed(token)
+        self.meter.made(thought=self._splitter.num_thought_tokens > before)
+        self._tell(pieces)
 
     def reason_to_stop(self, context_limit: int) -> FinishReason | None:
         """Why no further token follows the last one, if so."""

@@ -94,19 +94,17 @@ def toy_answer(prompt: Sequence[int], max_tokens: int) -> list[int]:
 
 
 class Words:
-    """A splitter: a token is its number; those below `num_thought` of them are a thought."""
+    """A splitter: a token is its number; the first `num_thought` of them are a thought."""
 
     def __init__(self, num_thought: int = 0) -> None:
-        self._left = num_thought
-
-    @property
-    def channel(self) -> Channel:
-        return "thought" if self._left > 0 else "answer"
+        self.num_thought_tokens = 0
+        self._num_thought = num_thought
 
     def feed(self, token_id: int) -> list[tuple[Channel, str]]:
-        channel = self.channel
-        self._left -= 1
-        return [(channel, f"{token_id} ")]
+        if self.num_thought_tokens == self._num_thought:
+            return [("answer", f"{token_id} ")]
+        self.num_thought_tokens += 1
+        return [("thought", f"{token_id} ")]
 
     def flush(self) -> list[tuple[Channel, str]]:
         return []

@@ -1,0 +1,193 @@
+"""From a model's name to everything that answers: the steps of opening, each told as it begins."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from localmoe.chat.template import Template, guess_template, template_for
+from localmoe.engine import defaults
+from localmoe.engine.plan import Plan, Resources, make_plan
+from localmoe.engine.request import EngineInfo
+from localmoe.errors import CancelledError
+from localmoe.events import Event, Loading
+from localmoe.hardware import available_memory, physical_cores
+from localmoe.hardware.placement import worker_cpus
+from localmoe.hub.catalog import Source, resolve
+from localmoe.hub.checkpoint import Checkpoint, TensorSpec
+from localmoe.hub.tokenizer import Tokenizer
+from localmoe.kernels.ops import CancelFlag, Program
+from localmoe.model.cache import LatentCache
+from localmoe.model.config import ModelConfig, read_config
+from localmoe.model.tensors import expected_tensors
+from localmoe.settings import Settings
+from localmoe.weights.layout import plan_layout
+from localmoe.weights.load import load
+from localmoe.weights.store import Store
+
+TELL_EVERY_S = 0.1
+
+Listener = Callable[[Event], None]
+Cancelled = Callable[[], bool]
+
+
+class Network(Protocol):
+    """A model that is ready to run, whatever it runs on."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def cache(self) -> LatentCache: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def num_threads(self) -> int: ...
+    def program(self, max_tokens: int) -> Program: ...
+    def self_test(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """What makes networks: the CPU's, or a test's."""
+
+    def choose_isa(self, isa: str | None) -> str: ...
+    def open(self, config: ModelConfig, store: Store, plan: Plan) -> Network: ...
+    def new_flag(self) -> CancelFlag: ...
+
+
+class CpuBackend:
+    """Native code on this machine's CPU."""
+
+    def choose_isa(self, isa: str | None) -> str:
+        from localmoe.model.network import choose_target
+
+        return choose_target(isa)
+
+    def open(self, config: ModelConfig, store: Store, plan: Plan) -> Network:
+        from localmoe.model.network import open_network
+
+        return open_network(
+            config,
+            store,
+            cpus=worker_cpus(plan.num_threads),
+            isa=plan.isa,
+            cache_dtype="bf16" if plan.cache_dtype == "bf16" else "float32",
+            num_pages=plan.num_pages,
+        )
+
+    def new_flag(self) -> CancelFlag:
+        from localmoe.model.network import new_flag
+
+        return new_flag()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """All that an engine is made of."""
+
+    network: Network
+    tokenizer: Tokenizer
+    template: Template
+    plan: Plan
+    info: EngineInfo
+    settings: Settings
+    stop_ids: frozenset[int]
+    new_flag: Callable[[], CancelFlag]
+
+
+def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Cancelled, backend: Backend) -> Opened:
+    """Finds, checks, plans, loads and tests `model`. Nothing is allocated before all of it is known to be in order."""
+    start_s = time.monotonic()
+    steps = _Steps(on_event, cancelled)
+    steps.begin("checking", 0)
+    source = resolve(model)
+    checkpoint = Checkpoint.open(source.folder)
+    config = read_config(checkpoint.config)
+    specs = expected_tensors(config)
+    checkpoint.validate(specs)
+    tokenizer = Tokenizer.open(source.folder)
+    entry = source.entry
+    template = template_for(entry.template, tokenizer) if entry else guess_template(tokenizer, checkpoint.config)
+    sampling = defaults.sampling_defaults(settings, checkpoint.generation_config, entry)
+    stop_ids = template.stop_ids | defaults.stop_tokens(checkpoint.generation_config) | set(config.eos_ids)
+    plan = _plan(source, checkpoint, config, specs, settings, backend)
+    store = steps.load(checkpoint, specs)
+    try:
+        steps.begin("preparing", store.nbytes)
+        network = backend.open(config, store, plan)
+        steps.begin("self-test", store.nbytes)
+        network.self_test()
+    except BaseException:
+        store.close()
+        raise
+    info = EngineInfo(
+        model=source.name,
+        description=describe(config, is_demo=bool(entry and entry.is_embedded)),
+        is_demo=bool(entry and entry.is_embedded),
+        isa=network.isa,
+        num_threads=network.num_threads,
+        context_limit=plan.context_limit,
+        weight_bytes=store.nbytes,
+        cache_bytes=network.cache.nbytes,
+        load_s=time.monotonic() - start_s,
+        plan=(*plan.reasons, f"prompts are written in {template.why}"),
+        sampling=sampling,
+    )
+    return Opened(network, tokenizer, template, plan, info, settings, stop_ids, backend.new_flag)
+
+
+def describe(config: ModelConfig, *, is_demo: bool) -> str:
+    """The model in a few words, for titles."""
+    total, active = _count(config.num_params()), _count(config.num_active_params())
+    if is_demo:
+        return f"a tiny demonstration model ({total})"
+    return f"{total}, {active} active, {config.weight_format.upper()}"
+
+
+def _count(number: int) -> str:
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
+        if number >= size:
+            value = number / size
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{number:,}"
+
+
+def _plan(
+    source: Source,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    specs: list[TensorSpec],
+    settings: Settings,
+    backend: Backend,
+) -> Plan:
+    layout = plan_layout(checkpoint.tensors[spec.name] for spec in specs)
+    resources = Resources(backend.choose_isa(settings.isa), physical_cores(), available_memory())
+    return make_plan(source.name, config, settings, layout.nbytes, resources)
+
+
+class _Steps:
+    """Tells what is being done, and stops between steps when asked to."""
+
+    def __init__(self, on_event: Listener, cancelled: Cancelled) -> None:
+        self._on_event = on_event
+        self._cancelled = cancelled
+        self._start_s = self._told_s = 0.0
+
+    def begin(self, stage: str, total_bytes: int) -> None:
+        """Everything is read of `total_bytes` when `stage` begins."""
+        if self._cancelled():
+            raise CancelledError("opening the model was interrupted.", "run the command again.")
+        self._on_event(Loading(stage, total_bytes, total_bytes))
+
+    def load(self, checkpoint: Checkpoint, specs: list[TensorSpec]) -> Store:
+        """The weights, with their rate and an estimate."""
+        self._start_s = time.monotonic()
+        return load(checkpoint, specs, on_progress=self._tell, cancelled=self._cancelled)
+
+    def _tell(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told_s < TELL_EVERY_S and done < total:
+            return
+        self._told_s = now
+        rate = done / (now - self._start_s) if now > self._start_s else 0.0
+        self._on_event(Loading("reading", done, total, rate, (total - done) / rate if rate else None))
