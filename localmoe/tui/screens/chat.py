@@ -1,0 +1,274 @@
+"""The chat: one conversation, one engine, one prompt."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import TextArea
+
+from localmoe.chat.message import Conversation, Message
+from localmoe.events import Event, Failed, Finished, Stats, TextDelta
+from localmoe.tui.bridge import Bridge, Opened
+from localmoe.tui.commands import BINDINGS
+from localmoe.tui.printable import printable
+from localmoe.tui.readings import Readings
+from localmoe.tui.requests import request_for
+from localmoe.tui.widgets.activity import Activity
+from localmoe.tui.widgets.engine_panel import EnginePanel
+from localmoe.tui.widgets.failure import Failure
+from localmoe.tui.widgets.greeting import Greeting
+from localmoe.tui.widgets.hints import Hints
+from localmoe.tui.widgets.prompt import Prompt
+from localmoe.tui.widgets.prompt_box import PromptBox
+from localmoe.tui.widgets.question import Question
+from localmoe.tui.widgets.status_line import StatusLine
+from localmoe.tui.widgets.thought import Thought
+from localmoe.tui.widgets.title_bar import TitleBar
+from localmoe.tui.widgets.transcript import Transcript
+from localmoe.tui.widgets.user_turn import UserTurn
+
+if TYPE_CHECKING:
+    from localmoe.settings import Settings
+    from localmoe.tui.widgets.answer_turn import AnswerTurn
+
+DRAW_EVERY_S = 1 / 12
+
+WAITS_FOR_ANSWER = "Sent as soon as this answer is done. Esc stops the answer; typing takes it back"
+WAITS_FOR_MODEL = "Sent as soon as the model is open. Typing takes it back"
+NO_MODEL = "No model is open, so nothing can answer. Ctrl+Q leaves"
+
+
+class ChatScreen(Screen[None]):
+    """Takes events from the bridge twelve times a second and gives each to the widget it concerns."""
+
+    DEFAULT_CSS = """
+    ChatScreen {
+        layout: vertical; background: $background;
+        & > #body { height: 1fr; }
+        & #conversation { width: 1fr; height: 1fr; }
+        &.-panel.-wide EnginePanel { display: block; }
+        &.-panel.-narrow StatusLine { display: block; }
+        &.-tiny #context { display: none; }
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*BINDINGS]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    AUTO_FOCUS = "Prompt"
+
+    def __init__(self, bridge: Bridge, settings: "Settings") -> None:
+        super().__init__(classes="-panel")
+        self.bridge = bridge
+        self.settings = settings
+        self.readings = Readings()
+        self.conversation = Conversation()
+        self._answer: AnswerTurn | None = None
+        self._num_chats = 1
+        self._are_thoughts_open = False
+        self._is_waiting_to_send = False
+        self._draw_timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar(self.settings.model)
+        yield StatusLine()
+        with Horizontal(id="body"):
+            with Vertical(id="conversation"):
+                yield Transcript(Greeting())
+                yield Activity()
+                yield PromptBox()
+                yield Hints()
+            yield EnginePanel()
+
+    def on_mount(self) -> None:
+        self.query_one(Transcript).follow()
+        self._draw_timer = self.set_interval(DRAW_EVERY_S, self.draw_events)
+        self._draw()
+        self.call_after_refresh(self.bridge.open)
+
+    # What the engine says
+
+    async def draw_events(self) -> None:
+        """Shows everything that came since the last time."""
+        events = self.bridge.take()
+        for event in events:
+            self.readings = self.readings.after(event)
+            await self._show(event)
+        if events:
+            self._draw()
+            await self._send_what_waits()
+
+    async def _show(self, event: Event) -> None:
+        match event:
+            case Opened():
+                self.query_one(EnginePanel).show_plan(event.info)
+                for greeting in self.query(Greeting):
+                    greeting.introduce(event.info)
+            case TextDelta() if self._answer:
+                await self._answer.write(event)
+            case Stats() if self._answer:
+                self._answer.measure(event)
+            case Finished() if self._answer:
+                await self._finish(self._answer, event)
+            case Failed():
+                await self._fail(event)
+
+    async def _finish(self, answer: "AnswerTurn", event: Finished) -> None:
+        self._answer = None
+        await answer.finish(event)
+        self.conversation = self.conversation.add(Message("assistant", event.text, event.reasoning))
+
+    async def _fail(self, event: Failed) -> None:
+        transcript = self.query_one(Transcript)
+        if not self.readings.info:
+            await transcript.add(Failure(event, "The model could not be opened"))
+        if not self._answer:
+            return
+        answer, self._answer = self._answer, None
+        await (answer.fail() if answer.text or answer.thought.text else answer.remove())
+        remark = self._take_back_question()
+        await transcript.add(Failure(event, "No answer", remark))
+
+    def _take_back_question(self) -> str:
+        """Removes the unanswered question from the conversation; says where it is now."""
+        *earlier, question = self.conversation.messages
+        self.conversation = Conversation(tuple(earlier))
+        prompt = self.query_one(Prompt)
+        self._wait_to_send(False)
+        if prompt.text.strip():
+            return "The question above is not part of the conversation any more; your draft is untouched."
+        prompt.text = question.text
+        prompt.move_cursor(prompt.document.end)
+        return "Your question is back in the prompt."
+
+    # What the user does
+
+    @on(Prompt.Submitted)
+    async def _on_submitted(self) -> None:
+        text = self.query_one(Prompt).text
+        if not text.strip():
+            return
+        if self.readings.phase == "idle":
+            await self._ask(text)
+        elif self.readings.phase == "closed":
+            self._draw(NO_MODEL)
+        else:
+            self._wait_to_send(True)
+
+    @on(Question.Picked)
+    async def _on_picked(self, event: Question.Picked) -> None:
+        prompt = self.query_one(Prompt)
+        prompt.focus()
+        if self.readings.phase == "idle" and not prompt.text.strip():
+            await self._ask(event.text)
+        elif not prompt.text.strip():
+            prompt.text = event.text
+
+    @on(TextArea.Changed)
+    def _on_changed(self) -> None:
+        self._wait_to_send(False)
+
+    @on(Prompt.PageScrolled)
+    def _on_page_scrolled(self, event: Prompt.PageScrolled) -> None:
+        self.query_one(Transcript).page(event.pages)
+
+    async def _ask(self, text: str) -> None:
+        from localmoe.tui.widgets.answer_turn import AnswerTurn  # with Markdown: 60 ms that the first paint is spared
+
+        info = self.readings.info
+        assert info is not None
+        self.query_one(Prompt).text = ""
+        await self.query(Greeting).remove()
+        self.conversation = self.conversation.add(Message("user", text))
+        self._answer = AnswerTurn(info.model)
+        self._answer.thought.set_class(self._are_thoughts_open, "-open")
+        transcript = self.query_one(Transcript)
+        await transcript.add(UserTurn(text), self._answer)
+        transcript.follow()
+        self.readings = self.readings.asked()
+        self.bridge.ask(request_for(self.conversation, info, self.settings, f"chat-{self._num_chats}"))
+        self._draw()
+
+    async def _send_what_waits(self) -> None:
+        if self._is_waiting_to_send and self.readings.phase == "idle":
+            self._wait_to_send(False)
+            await self._ask(self.query_one(Prompt).text)
+
+    def _wait_to_send(self, is_waiting: bool) -> None:
+        self._is_waiting_to_send = is_waiting
+        self.query_one(PromptBox).set_class(is_waiting, "-waiting")
+        self._draw()
+
+    # Commands
+
+    def action_stop(self) -> None:
+        if self.readings.is_busy:
+            self.bridge.stop()
+            self.readings = self.readings.stopping()
+        self._wait_to_send(False)
+
+    def action_copy_answer(self) -> None:
+        text = self._last_answer()
+        if not text:
+            self.notify("There is no answer to copy yet", markup=False)
+            return
+        self.app.copy_to_clipboard(text)
+        self.notify(f"Copied the answer: {len(text):,} characters", markup=False)
+
+    def action_toggle_thoughts(self) -> None:
+        self._are_thoughts_open = not self._are_thoughts_open
+        for thought in self.query(Thought):
+            thought.open(self._are_thoughts_open)
+
+    def action_toggle_panel(self) -> None:
+        self.toggle_class("-panel")
+
+    def action_show_keys(self) -> None:
+        from localmoe.tui.screens.keys import KeysScreen
+
+        self.app.push_screen(KeysScreen())
+
+    def action_new_chat(self) -> None:
+        from localmoe.tui.screens.confirm import ConfirmScreen
+
+        num_turns = len(self.query(UserTurn))
+        if not num_turns:
+            return
+        messages = "1 question" if num_turns == 1 else f"{num_turns} questions"
+        question = f"Start a new chat? This one has {messages} and is not saved: it will be gone."
+        self.app.push_screen(ConfirmScreen(question, "starts the new chat", "keeps this one"), self._start_over)
+
+    async def _start_over(self, is_sure: bool | None) -> None:
+        if not is_sure:
+            return
+        self.action_stop()
+        self._answer = None
+        self._num_chats += 1
+        self.conversation = Conversation()
+        self.readings = self.readings.emptied()
+        transcript = self.query_one(Transcript)
+        await transcript.empty()
+        greeting = Greeting()
+        await transcript.add(greeting)
+        if self.readings.info:
+            greeting.introduce(self.readings.info)
+        self._draw()
+
+    def _last_answer(self) -> str:
+        if self._answer and self._answer.text:
+            return self._answer.text
+        answers = [message.text for message in self.conversation.messages if message.role == "assistant"]
+        return printable(answers[-1]) if answers else ""
+
+    def _draw(self, notice: str = "") -> None:
+        """Brings every figure on the screen up to date."""
+        if self._is_waiting_to_send:
+            notice = WAITS_FOR_ANSWER if self.readings.is_busy else WAITS_FOR_MODEL
+        self.query_one(TitleBar).show(self.readings)
+        self.query_one(StatusLine).show(self.readings)
+        self.query_one(Activity).show(self.readings)
+        self.query_one(EnginePanel).show(self.readings)
+        self.query_one(Hints).show(self.readings.is_busy, notice)

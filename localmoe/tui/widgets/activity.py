@@ -1,0 +1,83 @@
+"""The line over the prompt: what runs right now, how far it is, and an estimate."""
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localmoe.events import Loading, PrefillProgress
+from localmoe.tui import figures
+from localmoe.tui.readings import Readings
+
+_BAR_CELLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """In words, with a bar where the end is known."""
+
+    what: str
+    fraction: float | None = None
+    rest: str = ""
+
+
+class Activity(Static):
+    """Empty while nothing runs; its line stays, so that nothing jumps."""
+
+    DEFAULT_CSS = """
+    Activity { height: 1; padding: 0 2; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+
+    def show(self, readings: Readings) -> None:
+        """Draws what changed."""
+        self.update(_drawn(doing(readings), self.size.width))
+
+
+def doing(readings: Readings) -> Doing:
+    """What `readings` say is going on."""
+    stats = readings.stats
+    match readings.phase:
+        case "opening":
+            return _loading(readings.loading)
+        case "waiting":
+            before = readings.queued.position + 1 if readings.queued else 0
+            return Doing(f"Waiting, {before} before this one" if before else "Waiting for the engine")
+        case "prefill":
+            return _reading(readings.prefill)
+        case "thinking":
+            return Doing("Thinking", None, f"{figures.tokens(stats.thought_tokens)} tok" if stats else "")
+        case "answering":
+            return Doing("Answering", None, figures.rate(stats.decode_tok_s) if stats and stats.decode_tok_s else "")
+        case "stopping":
+            return Doing("Stopping")
+    return Doing("")
+
+
+def _loading(event: Loading | None) -> Doing:
+    if not event or not event.total_bytes:
+        return Doing("Opening the model")
+    done, total = figures.size(event.done_bytes), figures.size(event.total_bytes)
+    speed = f"{figures.size(round(event.rate_bytes_s))}/s" if event.rate_bytes_s else ""
+    rest = "   ".join(part for part in (speed, figures.estimate(event.eta_s)) if part)
+    return Doing(f"Opening the model: {event.stage}, {done} of {total}", event.done_bytes / event.total_bytes, rest)
+
+
+def _reading(event: PrefillProgress | None) -> Doing:
+    if not event or not event.total_tokens:
+        return Doing("Reading")
+    words = f"Reading {event.done_tokens:,} of {event.total_tokens:,} tok"
+    return Doing(words, event.done_tokens / event.total_tokens, figures.estimate(event.eta_s))
+
+
+def _drawn(doing: Doing, width: int) -> Content:
+    parts: list[Content | str | tuple[str, str]] = [doing.what]
+    if doing.fraction is not None:
+        cells = _BAR_CELLS if width >= 76 else 8
+        full, empty = figures.gauge(doing.fraction, cells)
+        parts += ["  ", (full, "$primary"), (empty, "$foreground 25%"), f"  {figures.percent(doing.fraction)}"]
+    if doing.rest:
+        parts.append(f"   {doing.rest}")
+    return Content.assemble(*parts)

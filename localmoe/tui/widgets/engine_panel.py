@@ -1,0 +1,94 @@
+"""The view into the engine: figures that were measured, and the plan in its own words."""
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from localmoe.engine.request import EngineInfo
+from localmoe.tui import figures
+from localmoe.tui.printable import printable
+from localmoe.tui.readings import Readings
+
+_SPARK_CELLS = 14
+_GAUGE_CELLS = 14
+_LABEL_CELLS = 9
+
+
+class EnginePanel(VerticalScroll, can_focus=False):
+    """At the right on wide terminals; F2 hides it."""
+
+    DEFAULT_CSS = """
+    EnginePanel {
+        width: 40; padding: 1 1 0 2; border-left: vkey $foreground 20%; display: none; scrollbar-size: 1 1;
+        & > Static { height: auto; margin-bottom: 1; }
+        & > .plan { margin: 0; padding-left: 2; color: $text-muted; }
+        & > .heading { margin: 0; text-style: bold; color: $primary; }
+    }
+    """
+
+    def compose(self) -> ComposeResult:
+        yield Static("Speed", classes="heading", markup=False)
+        yield Static("", id="speed", markup=False)
+        yield Static("Memory", classes="heading", markup=False)
+        yield Static("", id="memory", markup=False)
+        yield Static("Engine", classes="heading", markup=False)
+        yield Static("", id="engine", markup=False)
+
+    def show(self, readings: Readings) -> None:
+        """Draws what changed."""
+        self.query_one("#speed", Static).update(_speed(readings))
+        self.query_one("#memory", Static).update(_memory(readings))
+        self.query_one("#engine", Static).update(_engine(readings))
+
+    def show_plan(self, info: EngineInfo) -> None:
+        """Adds the plan's sentences, once."""
+        sentences = [Static(f"· {printable(sentence)}", classes="plan", markup=False) for sentence in info.plan]
+        self.mount(Static("Plan", classes="heading", markup=False), *sentences)
+
+
+def _speed(readings: Readings) -> Content:
+    stats = readings.stats
+    reading_tok_s = readings.prefill.tok_s if readings.prefill else None
+    bars = figures.sparkline(readings.decode_tok_s, _SPARK_CELLS)
+    return _rows(
+        ("TTFT", figures.seconds(stats.ttft_s if stats else None)),
+        ("Prefill", figures.rate(reading_tok_s or (stats.prefill_tok_s if stats else None))),
+        ("Decode", figures.rate(stats.decode_tok_s if stats else None), bars),
+        ("Queue", str(stats.num_queued if stats else 0)),
+    )
+
+
+def _memory(readings: Readings) -> Content:
+    info, stats = readings.info, readings.stats
+    used, limit = (stats.context_tokens if stats else 0), (info.context_limit if info else 0)
+    full, empty = figures.gauge(used / limit if limit else 0, _GAUGE_CELLS)
+    return Content("\n").join(
+        [
+            _row("Context", f"{figures.tokens(used)} of {figures.tokens(limit)} tok" if limit else figures.UNKNOWN),
+            Content.assemble(" " * _LABEL_CELLS, (full, "$primary"), (empty, "$foreground 25%")),
+            _row("Cached", f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} tok" if stats else figures.UNKNOWN),
+            _row("Weights", figures.size(info.weight_bytes) if info else figures.UNKNOWN),
+            _row("Cache", figures.size(info.cache_bytes) if info else figures.UNKNOWN),
+        ]
+    )
+
+
+def _engine(readings: Readings) -> Content:
+    info = readings.info
+    return _rows(
+        ("Model", printable(info.model) if info else figures.UNKNOWN),
+        ("ISA", info.isa if info else figures.UNKNOWN),
+        ("Threads", str(info.num_threads) if info else figures.UNKNOWN),
+        ("Opened in", figures.seconds(info.load_s) if info else figures.UNKNOWN),
+    )
+
+
+def _rows(*rows: tuple[str, ...]) -> Content:
+    return Content("\n").join([_row(*row) for row in rows])
+
+
+def _row(label: str, value: str, bars: str = "") -> Content:
+    return Content.assemble(
+        (label.ljust(_LABEL_CELLS), "$text-muted"), value, (f"  {bars}", "$primary") if bars else ""
+    )

@@ -1,0 +1,79 @@
+"""Markdown of a model: shown as written, never obeyed, and streamed without surprises."""
+
+from typing import Any
+
+from markdown_it import MarkdownIt
+from textual.content import Content
+from textual.highlight import highlight
+from textual.widgets import Markdown
+from textual.widgets._markdown import (
+    MarkdownBlock,
+    MarkdownFence,
+    MarkdownTable,
+    MarkdownTableCellContents,
+    MarkdownTableContent,
+)
+
+
+class Fence(MarkdownFence):
+    """Code. Its language is the one that was named; guessing costs up to a second and is mostly wrong."""
+
+    @classmethod
+    def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
+        if ansi:
+            return super().highlight(code, language or "text", ansi, dark)
+        return highlight(code, language=language or "text")
+
+
+class TableContent(MarkdownTableContent):
+    """Cells without tooltips: Textual reads a tooltip's text as markup."""
+
+    def compose(self) -> Any:
+        for cell in super().compose():
+            yield cell.with_tooltip(None)
+
+
+class Table(MarkdownTable):
+    """A table that is built anew when it grows; Textual's way of adding rows breaks when a row turns out to be none."""
+
+    def compose(self) -> Any:
+        self._headers, self._rows = self._get_headers_and_rows()
+        yield TableContent(self._headers, self._rows)
+
+    async def _update_from_block(self, block: MarkdownBlock) -> None:
+        await MarkdownBlock._update_from_block(self, block)
+
+
+class AnswerMarkdown(Markdown):
+    """An answer. Links are shown and not followed; HTML is text."""
+
+    DEFAULT_CSS = """
+    AnswerMarkdown {
+        padding: 0;
+        MarkdownFence { margin: 0 0 1 0; background: $surface; border-left: outer $primary 40%; }
+        MarkdownFence > Label { padding: 0 1; }
+        MarkdownH1, MarkdownH2, MarkdownH3, MarkdownH4, MarkdownH5, MarkdownH6 {
+            margin: 0 0 1 0; content-align: left middle; text-style: bold; color: $primary; background: transparent;
+        }
+        MarkdownBlockQuote { margin: 0 0 1 0; background: transparent; border-left: outer $secondary 50%; }
+        MarkdownTable { background: transparent; }
+        MarkdownHorizontalRule { border-bottom: solid $foreground 20%; padding-top: 0; }
+    }
+    """
+
+    BLOCKS = {  # noqa: RUF012
+        **Markdown.BLOCKS,
+        "fence": Fence,
+        "code_block": Fence,
+        "table_open": Table,
+    }
+
+    def __init__(self) -> None:
+        super().__init__(parser_factory=_parser, open_links=False)
+
+
+def _parser() -> MarkdownIt:
+    return MarkdownIt("gfm-like", {"html": False})
+
+
+__all__ = ["AnswerMarkdown", "MarkdownTableCellContents"]

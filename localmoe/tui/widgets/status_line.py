@@ -1,0 +1,39 @@
+"""The engine panel in one line, for terminals that are too narrow for it."""
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localmoe.tui import figures
+from localmoe.tui.readings import Readings
+
+
+class StatusLine(Static):
+    """`TTFT 0.3 s · prefill 1,212 tok/s · decode 21.4 tok/s ▁▂▅▇ · cached 900`."""
+
+    DEFAULT_CSS = """
+    StatusLine {
+        display: none; height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+
+    def show(self, readings: Readings) -> None:
+        """Draws what changed."""
+        self.update(Content(" · ".join(_parts(readings))))
+
+
+def _parts(readings: Readings) -> list[str]:
+    info, stats = readings.info, readings.stats
+    if not info:
+        return ["no figures yet"]
+    if not stats:
+        return [f"{info.isa}", f"{info.num_threads} threads", f"weights {figures.size(info.weight_bytes)}"]
+    bars = figures.sparkline(readings.decode_tok_s, 12)
+    return [
+        f"TTFT {figures.seconds(stats.ttft_s)}",
+        f"prefill {figures.rate(stats.prefill_tok_s)}",
+        f"decode {figures.rate(stats.decode_tok_s)} {bars}".rstrip(),
+        f"cached {figures.tokens(stats.cached_tokens)}",
+    ]
