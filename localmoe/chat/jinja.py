@@ -5,8 +5,8 @@ afterwards, as plain text. So it can neither forge a special token nor steer the
 conversations of the same shape.
 """
 
+import os
 import re
-import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class JinjaTemplate:
             )
         self.why = why
         self._source, self._tokenizer = tokenizer.chat_template, tokenizer
-        self._secret = secrets.token_hex(8)
+        self._secret = os.urandom(8).hex()
         self._placeholder = re.compile(rf"localmoe{self._secret}n(\d+)e")
         self._kept: OrderedDict[Shape, Rendered] = OrderedDict()
         self._lock = Lock()

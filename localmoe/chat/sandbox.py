@@ -7,7 +7,6 @@ of CPU, 512 MiB, no files to write, no children, an empty environment. It costs 
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +30,8 @@ def render(template: str, jobs: list[dict[str, Any]]) -> list[Outcome]:
 
 
 def _ask(request: str) -> list[dict[str, str]]:
+    import subprocess  # ten milliseconds that most chats never need
+
     command = [sys.executable, "-I", "-S", str(PROGRAM)]
     keep = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
     try:

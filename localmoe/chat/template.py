@@ -9,7 +9,7 @@ from localmoe.chat.message import Conversation, Message
 from localmoe.chat.sandbox import Outcome, render
 from localmoe.errors import UnsupportedModelError, UsageError
 
-__all__ = ["Template", "Tokenizer", "guess_template", "template_for"]
+__all__ = ["Template", "guess_template", "template_for"]
 
 
 def template_for(name: str, tokenizer: Tokenizer) -> Template:
