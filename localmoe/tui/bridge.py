@@ -10,11 +10,11 @@ from time import monotonic
 
 from localmoe.engine.request import EngineFace, EngineInfo, Handle, Request
 from localmoe.errors import CancelledError, LocalmoeError
-from localmoe.events import Event, Failed, Loading, PrefillProgress, Queued, Stats, TextDelta
+from localmoe.events import Event, Failed, Loading, PrefillProgress, Queued, TextDelta
 
 OpenEngine = Callable[[Callable[[Event], None]], EngineFace]
 CLOSE_WAIT_S = 2.0
-_LATEST_ONLY = (Loading, Queued, PrefillProgress, Stats)
+_LATEST_ONLY = (Loading, Queued, PrefillProgress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Bridge:
 
 
 def merge(events: list[Event], event: Event) -> None:
-    """Adds `event`: text joins the text before it, a figure replaces its elder."""
+    """Adds `event`: text joins the text before it, progress replaces its elder."""
     last = events[-1] if events else None
     if isinstance(event, TextDelta) and isinstance(last, TextDelta) and last.channel == event.channel:
         events[-1] = replace(last, text=last.text + event.text)

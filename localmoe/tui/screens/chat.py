@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import TextArea
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 DRAW_EVERY_S = 1 / 12
 
-WAITS_FOR_ANSWER = "Sent as soon as this answer is done. Esc stops the answer; typing takes it back"
-WAITS_FOR_MODEL = "Sent as soon as the model is open. Typing takes it back"
+WAITS_FOR_ANSWER = "Sent after this answer. Esc: stop it and send now. Typing takes it back"
+WAITS_FOR_MODEL = "Sent when the model is open. Typing takes it back"
 NO_MODEL = "No model is open, so nothing can answer. Ctrl+Q leaves"
 
 
@@ -49,7 +49,6 @@ class ChatScreen(Screen[None]):
     ChatScreen {
         layout: vertical; background: $background;
         & > #body { height: 1fr; }
-        & #conversation { width: 1fr; height: 1fr; }
         &.-panel.-wide EnginePanel { display: block; }
         &.-panel.-narrow StatusLine { display: block; }
         &.-tiny #context { display: none; }
@@ -76,12 +75,11 @@ class ChatScreen(Screen[None]):
         yield TitleBar(self.settings.model)
         yield StatusLine()
         with Horizontal(id="body"):
-            with Vertical(id="conversation"):
-                yield Transcript(Greeting())
-                yield Activity()
-                yield PromptBox()
-                yield Hints()
+            yield Transcript(Greeting())
             yield EnginePanel()
+        yield Activity()
+        yield PromptBox()
+        yield Hints()
 
     def on_mount(self) -> None:
         self.query_one(Transcript).follow()
@@ -208,7 +206,9 @@ class ChatScreen(Screen[None]):
         if self.readings.is_busy:
             self.bridge.stop()
             self.readings = self.readings.stopping()
-        self._wait_to_send(False)
+            self._draw()
+        else:
+            self._wait_to_send(False)
 
     def action_copy_answer(self) -> None:
         text = self._last_answer()
@@ -239,7 +239,7 @@ class ChatScreen(Screen[None]):
             return
         messages = "1 question" if num_turns == 1 else f"{num_turns} questions"
         question = f"Start a new chat? This one has {messages} and is not saved: it will be gone."
-        self.app.push_screen(ConfirmScreen(question, "starts the new chat", "keeps this one"), self._start_over)
+        self.app.push_screen(ConfirmScreen(question, "new chat", "keep this one"), self._start_over)
 
     async def _start_over(self, is_sure: bool | None) -> None:
         if not is_sure:

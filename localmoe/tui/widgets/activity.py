@@ -9,7 +9,7 @@ from localmoe.events import Loading, PrefillProgress
 from localmoe.tui import figures
 from localmoe.tui.readings import Readings
 
-_BAR_CELLS = 20
+_WIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ def _loading(event: Loading | None) -> Doing:
     if not event or not event.total_bytes:
         return Doing("Opening the model")
     done, total = figures.size(event.done_bytes), figures.size(event.total_bytes)
-    speed = f"{figures.size(round(event.rate_bytes_s))}/s" if event.rate_bytes_s else ""
-    rest = "   ".join(part for part in (speed, figures.estimate(event.eta_s)) if part)
-    return Doing(f"Opening the model: {event.stage}, {done} of {total}", event.done_bytes / event.total_bytes, rest)
+    speed = f"   {figures.size(round(event.rate_bytes_s))}/s" if event.rate_bytes_s else ""
+    rest = figures.estimate(event.eta_s) + speed
+    return Doing(f"Opening, {event.stage}: {done} of {total}", event.done_bytes / event.total_bytes, rest)
 
 
 def _reading(event: PrefillProgress | None) -> Doing:
@@ -75,7 +75,7 @@ def _reading(event: PrefillProgress | None) -> Doing:
 def _drawn(doing: Doing, width: int) -> Content:
     parts: list[Content | str | tuple[str, str]] = [doing.what]
     if doing.fraction is not None:
-        cells = _BAR_CELLS if width >= 76 else 8
+        cells = 20 if width >= _WIDE else 10
         full, empty = figures.gauge(doing.fraction, cells)
         parts += ["  ", (full, "$primary"), (empty, "$foreground 25%"), f"  {figures.percent(doing.fraction)}"]
     if doing.rest:

@@ -22,9 +22,9 @@ class AnswerTurn(Vertical):
 
     DEFAULT_CSS = """
     AnswerTurn {
-        height: auto; padding: 0 1; border-left: outer $accent; margin: 0 0 1 0; max-width: 110;
+        height: auto; padding: 0 1 0 2; margin: 0 0 1 0; max-width: 110;
         & > .role { height: 1; text-style: bold; color: $accent; }
-        & > .ending { height: auto; display: none; color: $text-warning; }
+        & > .ending { height: auto; display: none; margin-top: 1; color: $text-warning; }
         & > .ending.-any { display: block; }
         & > AnswerMarkdown > *:last-child { margin-bottom: 0; }
     }

@@ -1,7 +1,7 @@
 """The view into the engine: figures that were measured, and the plan in its own words."""
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -11,8 +11,8 @@ from localmoe.tui.printable import printable
 from localmoe.tui.readings import Readings
 
 _SPARK_CELLS = 14
-_GAUGE_CELLS = 14
-_LABEL_CELLS = 9
+_GAUGE_CELLS = 16
+_LABEL_CELLS = 11
 
 
 class EnginePanel(VerticalScroll, can_focus=False):
@@ -20,9 +20,11 @@ class EnginePanel(VerticalScroll, can_focus=False):
 
     DEFAULT_CSS = """
     EnginePanel {
-        width: 40; padding: 1 1 0 2; border-left: vkey $foreground 20%; display: none; scrollbar-size: 1 1;
+        width: 42; padding: 1 1 0 2; border-left: vkey $foreground 20%; display: none; scrollbar-size: 1 1;
         & > Static { height: auto; margin-bottom: 1; }
-        & > .plan { margin: 0; padding-left: 2; color: $text-muted; }
+        & > .plan { height: auto; color: $text-muted; }
+        & > .plan > .dot { width: 2; }
+        & > .plan > .sentence { width: 1fr; height: auto; }
         & > .heading { margin: 0; text-style: bold; color: $primary; }
     }
     """
@@ -43,8 +45,12 @@ class EnginePanel(VerticalScroll, can_focus=False):
 
     def show_plan(self, info: EngineInfo) -> None:
         """Adds the plan's sentences, once."""
-        sentences = [Static(f"· {printable(sentence)}", classes="plan", markup=False) for sentence in info.plan]
-        self.mount(Static("Plan", classes="heading", markup=False), *sentences)
+        self.mount(Static("Plan", classes="heading", markup=False), *map(_sentence, info.plan))
+
+
+def _sentence(text: str) -> Horizontal:
+    dot = Static("·", classes="dot", markup=False)
+    return Horizontal(dot, Static(printable(text), classes="sentence", markup=False), classes="plan")
 
 
 def _speed(readings: Readings) -> Content:
@@ -90,5 +96,5 @@ def _rows(*rows: tuple[str, ...]) -> Content:
 
 def _row(label: str, value: str, bars: str = "") -> Content:
     return Content.assemble(
-        (label.ljust(_LABEL_CELLS), "$text-muted"), value, (f"  {bars}", "$primary") if bars else ""
+        (label.ljust(_LABEL_CELLS), "$foreground 60%"), value, (f"  {bars}", "$primary") if bars else ""
     )

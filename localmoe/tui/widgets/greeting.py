@@ -25,7 +25,7 @@ class Greeting(Vertical):
     Greeting {
         height: auto; padding: 1 2; max-width: 90;
         & > Static { height: auto; margin-bottom: 1; }
-        & > .name { text-style: bold; color: $primary; }
+        & > .name { text-style: bold; color: $primary; margin: 0; }
         & > Question { margin: 0; }
         & > .remark { color: $text-muted; margin: 1 0 0 0; }
         & > .lead { color: $text-muted; margin: 0; }

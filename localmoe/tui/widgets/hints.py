@@ -24,4 +24,4 @@ class Hints(Static):
 
 def _keys(keys: tuple[tuple[str, str], ...]) -> Content:
     shown = [Content.assemble((key, "bold"), f" {verb}") for key, verb in keys]
-    return Content("  ·  ").join(shown)
+    return Content(" · ").join(shown)

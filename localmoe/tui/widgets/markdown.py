@@ -3,16 +3,26 @@
 from typing import Any
 
 from markdown_it import MarkdownIt
+from pygments.token import Token  # type: ignore[import-untyped]
 from textual.content import Content
-from textual.highlight import highlight
+from textual.highlight import HighlightTheme, highlight
 from textual.widgets import Markdown
-from textual.widgets._markdown import (
-    MarkdownBlock,
-    MarkdownFence,
-    MarkdownTable,
-    MarkdownTableCellContents,
-    MarkdownTableContent,
-)
+from textual.widgets._markdown import MarkdownBlock, MarkdownFence, MarkdownTable, MarkdownTableContent
+
+
+class CodeColours(HighlightTheme):
+    """Textual's, calmer: no underlined names, no bold operators."""
+
+    STYLES = {  # noqa: RUF012
+        **HighlightTheme.STYLES,
+        Token.Name: "",
+        Token.Name.Function: "$text-primary",
+        Token.Name.Function.Magic: "$text-primary",
+        Token.Name.Class: "$text-primary bold",
+        Token.Operator: "",
+        Token.Operator.Word: "$text-accent",
+        Token.Keyword.Namespace: "$text-accent",
+    }
 
 
 class Fence(MarkdownFence):
@@ -22,7 +32,7 @@ class Fence(MarkdownFence):
     def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
         if ansi:
             return super().highlight(code, language or "text", ansi, dark)
-        return highlight(code, language=language or "text")
+        return highlight(code, language=language or "text", theme=CodeColours)
 
 
 class TableContent(MarkdownTableContent):
@@ -74,6 +84,3 @@ class AnswerMarkdown(Markdown):
 
 def _parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False})
-
-
-__all__ = ["AnswerMarkdown", "MarkdownTableCellContents"]

@@ -11,7 +11,7 @@ class Question(Static, can_focus=True):
     """One line that can be picked."""
 
     DEFAULT_CSS = """
-    Question { height: auto; width: auto; padding: 0 1; color: $text-primary; }
+    Question { height: auto; width: auto; max-width: 100%; padding: 0 1; color: $text-primary; }
     Question:hover { background: $boost; }
     Question:focus { background: $primary 25%; text-style: bold; }
     """

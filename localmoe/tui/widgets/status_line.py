@@ -27,7 +27,7 @@ class StatusLine(Static):
 def _parts(readings: Readings) -> list[str]:
     info, stats = readings.info, readings.stats
     if not info:
-        return ["no figures yet"]
+        return []
     if not stats:
         return [f"{info.isa}", f"{info.num_threads} threads", f"weights {figures.size(info.weight_bytes)}"]
     bars = figures.sparkline(readings.decode_tok_s, 12)

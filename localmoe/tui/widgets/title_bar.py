@@ -41,7 +41,7 @@ class TitleBar(Horizontal):
 def _title(model: str, description: str) -> Content:
     what_it_is = f" · {printable(description)}" if description else ""
     return Content.assemble(
-        ("localmoe", "bold $primary"), "   ", (printable(model), "bold"), (what_it_is, "$text-muted")
+        ("localmoe", "bold $primary"), "   ", (printable(model), "bold"), (what_it_is, "$foreground 60%")
     )
 
 

@@ -19,9 +19,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def __init__(self, *turns: Widget) -> None:
         super().__init__()
-        self._turns = Vertical(
-            *turns, id="turns"
-        )  # never lower than the view: Textual scrolls an anchored view that is
+        self._turns = Vertical(*turns, id="turns")  # as high as the view, or else an anchored view scrolls below zero
 
     def compose(self) -> ComposeResult:
         yield self._turns

@@ -12,7 +12,7 @@ class UserTurn(Vertical):
 
     DEFAULT_CSS = """
     UserTurn {
-        height: auto; margin: 0 0 1 0; padding: 0 1; border-left: outer $primary;  max-width: 110;
+        height: auto; margin: 0 0 1 0; padding: 0 1; border-left: outer $primary; background: $surface; max-width: 110;
         & > .role { height: 1; text-style: bold; color: $primary; }
         & > .said { height: auto; }
     }
