@@ -66,9 +66,9 @@ class Network:
         self._store.close()
 
     def _probe(self) -> Linear:
-        for layer in self._model.layers:
+        for n, layer in enumerate(self._model.layers):
             if layer.moe is not None:
-                return self._store.experts(f"model.layers.{self._model.layers.index(layer)}.mlp.experts").expert(0)[0]
+                return self._store.experts(f"model.layers.{n}.mlp.experts").expert(0)[0]
         first = self._model.layers[0].ffn
         assert first is not None
         return first.gate
