@@ -79,9 +79,10 @@ def scratch_bytes(config: ModelConfig, num_tokens: int) -> int:
 
 
 def _choose_context(config: ModelConfig, settings: Settings, most_pages: int | None) -> tuple[int, str]:
-    wanted = settings.context or DEFAULT_CONTEXT
-    if wanted > config.max_position:
-        return _within_memory(config.max_position, f"the model's own limit ({wanted:,} wanted)", settings, most_pages)
+    wanted, most = settings.context or DEFAULT_CONTEXT, config.max_position
+    if wanted > most:
+        asked = f" ({wanted:,} were asked for)" if settings.context else ""
+        return _within_memory(most, f"all that the model was made for{asked}", settings, most_pages)
     why = f"chosen by {settings.origin('context')}" if settings.context else "the default; --context changes it"
     return _within_memory(wanted, why, settings, most_pages)
 

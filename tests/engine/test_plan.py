@@ -68,7 +68,7 @@ def test_the_model_limits_the_context():
     config = replace(SMALL, max_position=4096)
     for settings in (Settings(), Settings(context=100_000)):
         found = plan(config, settings, GB)
-        assert found.context_limit == 4096 and "the model's own limit" in " ".join(found.reasons)
+        assert found.context_limit == 4096 and "all that the model was made for" in " ".join(found.reasons)
 
 
 def test_a_context_that_nobody_asked_for_gives_way_to_memory():
