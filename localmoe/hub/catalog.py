@@ -138,7 +138,7 @@ def _unknown(text: str, catalog: dict[str, CatalogModel]) -> ModelNotFoundError:
     close = get_close_matches(text.lower(), catalog, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return ModelNotFoundError(
-        f"there is no model or folder named {shown(text)!r}.", f"{hint}`localmoe models` lists the names."
+        f"there is no model or folder named '{shown(text)}'.", f"{hint}`localmoe models` lists the names."
     )
 
 

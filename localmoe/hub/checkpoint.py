@@ -64,17 +64,18 @@ class Checkpoint:
 
 
 def _check(spec: TensorSpec, tensor: TensorInfo) -> None:
+    if tensor.shape == spec.shape and tensor.dtype in spec.dtypes:
+        return
     where = f"tensor {shown(spec.name)} in shard {shown(tensor.file.name)}"
     if tensor.shape != spec.shape:
         raise CheckpointError(
             f"{where} has the shape {by(tensor.shape)}; config.json asks for {by(spec.shape)}.",
             "config.json and the weights do not belong together: get both from the same repository and revision.",
         )
-    if tensor.dtype not in spec.dtypes:
-        raise CheckpointError(
-            f"{where} is stored as {tensor.dtype}; {' or '.join(spec.dtypes)} is expected.",
-            "localmoe reads FP8 E4M3 with 128 x 128 blocks and FP32 scales, and BF16; see `localmoe models`.",
-        )
+    raise CheckpointError(
+        f"{where} is stored as {tensor.dtype}; {' or '.join(spec.dtypes)} is expected.",
+        "localmoe reads FP8 E4M3 with 128 x 128 blocks and FP32 scales, and BF16; see `localmoe models`.",
+    )
 
 
 def _require_folder(folder: Path) -> None:
@@ -114,7 +115,7 @@ def _weight_map(path: Path) -> dict[str, str]:
     for name, file in weight_map.items():
         if not isinstance(file, str) or not _is_inside(file):
             raise CheckpointError(
-                f"{path.name} puts tensor {shown(name)} into {shown(file)!r}, which is no file of this folder.",
+                f"{path.name} puts tensor {shown(name)} into '{shown(file)}', which is no file of this folder.",
                 "use the index that came with these weights.",
             )
     return weight_map

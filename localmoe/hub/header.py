@@ -74,24 +74,24 @@ def _read_raw(path: Path, size: int, where: str, hint: str) -> tuple[int, bytes]
 
 
 def _tensor(name: str, entry: Any, path: Path, data_start: int) -> TensorInfo:
-    where, hint = f"tensor {shown(name)} in shard {shown(path.name)}", fetch_hint(path)
     if not isinstance(entry, dict):
-        raise CheckpointError(f"{where} has no description in the header.", hint)
+        raise _wrong(name, path, "has no description in the header")
     values: list[Any] = [entry.get(key) for key in ("dtype", "shape", "data_offsets")]
     dtype, shape, offsets = values
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise CheckpointError(f"{where} has the unknown dtype {shown(dtype)}.", hint)
+        raise _wrong(name, path, f"has the unknown dtype {shown(dtype)}")
     if not _sizes(shape) or len(shape) > MAX_DIMS:
-        raise CheckpointError(f"{where} has no valid shape: {shown(shape)}.", hint)
+        raise _wrong(name, path, f"has no valid shape: {shown(shape)}")
     if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(f"{where} has no valid byte range: {shown(offsets)}.", hint)
-    needed_bits = math.prod(shape) * DTYPE_BITS[dtype]
-    if needed_bits != 8 * (offsets[1] - offsets[0]):
-        raise CheckpointError(
-            f"{where} has {offsets[1] - offsets[0]:,} bytes; {dtype} of {by(shape)} takes {-(-needed_bits // 8):,}.",
-            hint,
-        )
+        raise _wrong(name, path, f"has no valid byte range: {shown(offsets)}")
+    nbytes, needed_bits = offsets[1] - offsets[0], math.prod(shape) * DTYPE_BITS[dtype]
+    if needed_bits != 8 * nbytes:
+        raise _wrong(name, path, f"has {nbytes:,} bytes; {dtype} of {by(shape)} takes {-(-needed_bits // 8):,}")
     return TensorInfo(name, dtype, tuple(shape), path, data_start + offsets[0], data_start + offsets[1])
+
+
+def _wrong(name: str, path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"tensor {shown(name)} in shard {shown(path.name)} {what}.", fetch_hint(path))
 
 
 def _sizes(value: Any) -> bool:

@@ -88,7 +88,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {shown(key)!r} appears twice")
+                raise ValueError(f"the key '{shown(key)}' appears twice")
             seen.add(key)
     return result
 
