@@ -103,7 +103,9 @@ class Failed(Event):
         return cls(error.message, error.hint, error.exit_code)
 
 
-_KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Loading, Queued, PrefillProgress, TextDelta, Stats, Finished, Failed)}
+_KINDS: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (Loading, Queued, PrefillProgress, TextDelta, Stats, Finished, Failed)
+}
 
 
 def encode(event: Event) -> dict[str, Any]:

@@ -50,6 +50,13 @@ class Call:
         return [a for a in self.args if isinstance(a, Value)]
 
 
+class _Pages:
+    """A page table of ops.PageTable for programs that have no cache."""
+
+    def __init__(self, count: int) -> None:
+        self.pages = np.zeros(count, np.int32)
+
+
 class CpuOps:
     """Ops[Value]: nothing is computed, every op is written down."""
 
@@ -206,30 +213,14 @@ class CpuProgram:
     ) -> NDArray[np.float32]:
         """As ops.Program says."""
         assert all(s.start + s.count <= len(s.table.pages) * PAGE_TOKENS for s in segments), "no room in the pages"
-        tables = [s.table.pages for s in segments]
-        return self._run(ids, segments, tables, urgent, cancel, all_logits, forced_experts)
-
-    def apply(self, num_rows: int) -> NDArray[np.float32]:
-        """[num_rows, D]: a network of single ops, without attention, over the first rows of its inputs."""
-        ids, table = np.zeros(num_rows, np.int32), np.zeros(1, np.int32)
-        return self._run(ids, [Segment(None, 0, num_rows)], [table], True, None, True, None)
-
-    def _run(
-        self,
-        ids: NDArray[np.int32],
-        segments: Sequence[Segment],
-        tables: Sequence[NDArray[np.int32]],
-        urgent: bool,
-        cancel: CancelFlag | None,
-        all_logits: bool,
-        forced_experts: NDArray[np.int32] | None,
-    ) -> NDArray[np.float32]:
         counts = np.asarray([s.count for s in segments], np.int32)
         starts = np.asarray([s.start for s in segments], np.int32)
         assert len(ids) == counts.sum() <= self.max_tokens, "tokens do not fit the segments"
+        assert 0 <= ids.min() <= ids.max() < self._vocab, "no such token"
         self._num_tokens = len(ids)
         self._selected = np.arange(len(ids)) if all_logits else counts.cumsum() - 1
         logits = np.empty((len(self._selected), self._vocab), np.float32)
+        tables = [s.table.pages for s in segments]
         table_starts = np.cumsum([0, *(len(t) for t in tables[:-1])], dtype=np.int32)
         complete = self._program.forward(
             self._pool,
@@ -247,6 +238,11 @@ class CpuProgram:
         if not complete:
             raise CancelledError("The run was cancelled.")
         return logits
+
+    def apply(self, num_rows: int) -> NDArray[np.float32]:
+        """[num_rows, D]: a network of single ops, without attention, over the first rows of its inputs."""
+        ids = np.zeros(num_rows, np.int32)
+        return self.forward(ids, [Segment(_Pages(-(-num_rows // PAGE_TOKENS)), 0, num_rows)], all_logits=True)
 
 
 def plan_buffers(ops: CpuOps, max_tokens: int) -> tuple[list[int], int]:
