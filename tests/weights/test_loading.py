@@ -1,4 +1,5 @@
 import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -186,6 +187,20 @@ def test_memory_is_refused_by_line_item_before_anything_is_allocated(checkpoint,
     with pytest.raises(
         OutOfMemoryError, match=r"the weights need 0\.1 GB .* 0\.1 GB are available \(experts 0\.0, other"
     ):
+        load(checkpoint, shards.specs())
+
+
+def test_a_system_that_does_not_say_how_much_memory_is_left_decides_itself(checkpoint, monkeypatch):
+    monkeypatch.setattr(loading, "available_memory", lambda: 0)
+    assert load(checkpoint, shards.specs()).nbytes > 0
+
+
+def test_a_system_that_refuses_the_memory(checkpoint, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(OutOfMemoryError, match="Cannot allocate memory"):
         load(checkpoint, shards.specs())
 
 
