@@ -1,0 +1,23 @@
+// The table that a target exports, filled with what the files before it define.
+
+constexpr Kernels make_table(const char* name) {
+  Kernels table{};
+  table.name = name;
+  table.rms_norm = rms_norm;
+  table.add = add;
+  table.add_scaled = add_scaled;
+  table.silu_mul = silu_mul;
+  table.bf16_to_f32 = bf16_to_f32;
+  table.f32_to_bf16 = f32_to_bf16;
+  table.gemv_prepare = gemv_prepare;
+  table.gemv = gemv;
+  table.gevm = gevm;
+  table.pack = pack;
+  table.gemm = gemm;
+  table.unpack = unpack;
+  table.gemm_scratch_floats = gemm_scratch_floats;
+  table.attend_latent = attend_latent;
+  table.prefill_head = prefill_head;
+  table.prefill_scratch_floats = prefill_scratch_floats;
+  return table;
+}

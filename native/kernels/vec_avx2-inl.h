@@ -1,0 +1,111 @@
+// Eight lanes in AVX2, FMA and F16C. Same vocabulary as vec_scalar-inl.h.
+//
+// FP8 goes through FP16: sign to bit 15, the seven low bits to 13..7 is exactly value / 2^8, subnormals included, and
+// VCVTPH2PS takes FP16 subnormals at full speed. The shorter way, straight to FP32 bits (value / 2^120), leaves FP32
+// denormals, and each FMA that meets one costs 120 cycles on Intel cores.
+
+#define KERNEL_INLINE inline __attribute__((always_inline))
+#define KERNEL_UNROLL _Pragma("GCC unroll 32")
+
+constexpr int kLanes = 8;
+constexpr int kMicroRows = 6;       // 6 x 16 sums take 12 of the 16 registers
+constexpr float kFp8Unit = 256.0f;  // a decoded FP8 value times this is the true value
+
+struct Vec {
+  __m256 v;
+};
+
+struct Whole {};                    // all lanes of a vector
+struct Part {                       // its first n lanes, 0 < n < kLanes
+  int n;
+};
+
+KERNEL_INLINE __m256i part_mask(Part part) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(part.n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+KERNEL_INLINE Vec splat(float x) { return {_mm256_set1_ps(x)}; }
+KERNEL_INLINE Vec zeros() { return {_mm256_setzero_ps()}; }
+KERNEL_INLINE Vec load(const float* p, Whole = {}) { return {_mm256_loadu_ps(p)}; }
+KERNEL_INLINE Vec load(const float* p, Part part) { return {_mm256_maskload_ps(p, part_mask(part))}; }
+KERNEL_INLINE void store(float* p, Vec x, Whole = {}) { _mm256_storeu_ps(p, x.v); }
+KERNEL_INLINE void store(float* p, Vec x, Part part) { _mm256_maskstore_ps(p, part_mask(part), x.v); }
+
+KERNEL_INLINE Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+KERNEL_INLINE Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+KERNEL_INLINE Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+KERNEL_INLINE Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+KERNEL_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+// The second operand where either is NaN.
+KERNEL_INLINE Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+KERNEL_INLINE Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+// x, or 0 where key < bound.
+KERNEL_INLINE Vec zero_below(Vec x, Vec key, Vec bound) {
+  return {_mm256_and_ps(x.v, _mm256_cmp_ps(key.v, bound.v, _CMP_NLT_UQ))};
+}
+KERNEL_INLINE Vec round_nearest(Vec x) {
+  return {_mm256_round_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+// 2^x for whole x in [-126, 127].
+KERNEL_INLINE Vec power_of_two(Vec x) {
+  const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(x.v), _mm256_set1_epi32(127));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))};
+}
+
+KERNEL_INLINE float sum_lanes(Vec x) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128(x.v), _mm256_extractf128_ps(x.v, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+KERNEL_INLINE float max_lane(Vec x) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(x.v), _mm256_extractf128_ps(x.v, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+KERNEL_INLINE float square_root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+
+KERNEL_INLINE Vec load_bf16(const uint16_t* p, Whole = {}) {
+  const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16))};
+}
+KERNEL_INLINE Vec load_bf16(const uint16_t* p, Part part) {
+  uint16_t words[kLanes] = {};
+  for (int i = 0; i < part.n; ++i) words[i] = p[i];
+  return load_bf16(words);
+}
+KERNEL_INLINE void store_bf16(uint16_t* p, Vec x, Whole = {}) {
+  const __m256i bits = _mm256_castps_si256(x.v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));  // rounding could carry a NaN into -0
+  const __m256 is_nan = _mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q);
+  const __m256i wide = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan)), 16);
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(wide, wide), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(words));
+}
+KERNEL_INLINE void store_bf16(uint16_t* p, Vec x, Part part) {
+  uint16_t words[kLanes];
+  store_bf16(words, x);
+  for (int i = 0; i < part.n; ++i) p[i] = words[i];
+}
+
+KERNEL_INLINE Vec load_fp8(const uint8_t* p) {
+  const __m128i words = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return {_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(words, 7), _mm_set1_epi16(static_cast<short>(0xbf80))))};
+}
+
+// 32 codes in the order that suits the decoder: place i holds element fp8_order(i), the even elements of each half
+// before the odd ones.
+constexpr int fp8_order(int place) { return place / 16 * 16 + place % 8 * 2 + place / 8 % 2; }
+KERNEL_INLINE void load_fp8_group(const uint8_t* p, Vec (&out)[32 / kLanes]) {
+  const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
+  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(codes, 1), mask);
+  const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1), mask);
+  out[0].v = _mm256_cvtph_ps(_mm256_castsi256_si128(even));
+  out[1].v = _mm256_cvtph_ps(_mm256_castsi256_si128(odd));
+  out[2].v = _mm256_cvtph_ps(_mm256_extracti128_si256(even, 1));
+  out[3].v = _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1));
+}
+
+KERNEL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
