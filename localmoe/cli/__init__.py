@@ -9,4 +9,4 @@ def main() -> None:
     from localmoe.cli.doors import app
     from localmoe.cli.report import leave, run
 
-    leave(run(app))
+    leave(run(lambda: app(prog_name="localmoe")))

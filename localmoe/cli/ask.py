@@ -11,10 +11,11 @@ from localmoe.cli.interrupt import Interrupts
 from localmoe.cli.report import INTERRUPTED, say
 from localmoe.cli.streams import Aside, piped_text
 from localmoe.cli.words import stats_line
-from localmoe.engine.request import EngineFace, Request, Sampling
-from localmoe.errors import UsageError
+from localmoe.engine.request import EngineFace, Handle
+from localmoe.errors import LocalmoeError, UsageError
 from localmoe.events import Failed, Finished
 from localmoe.settings import Settings, load_settings
+from localmoe.tui.requests import request_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,12 @@ def ask(words: tuple[str, ...], system: str, flags: Mapping[str, Any], wanted: W
     conversation = _conversation(read_prompt(words), system)
     aside = Aside()
     with Interrupts() as interrupts:
-        engine = opening.open_engine(settings, lambda event: show_progress(aside, event))
+        engine = _open(settings, aside, interrupts)
         try:
-            aside.clear()
-            request = Request(
-                conversation, sampling(settings, engine.info.sampling), settings.max_tokens, settings.think
-            )
+            request = request_for(conversation, engine.info, settings, "ask")
             answer = _answer(engine, wanted, aside)
-            return _follow(engine, request, answer, interrupts, aside, verbose=wanted.verbose)
+            last = _follow(engine.submit(request), answer, interrupts)
+            return _end(engine, last, aside, verbose=wanted.verbose)
         finally:
             engine.close()
 
@@ -58,16 +57,6 @@ def read_prompt(words: tuple[str, ...]) -> str:
     return "\n\n".join(parts)
 
 
-def sampling(settings: Settings, of_model: Sampling) -> Sampling:
-    """What the user chose, and the model's own values for the rest."""
-
-    def chosen(name: str) -> Any:
-        value = getattr(settings, name)
-        return getattr(of_model, name) if value is None else value
-
-    return Sampling(*map(chosen, ("temperature", "top_p", "min_p", "repetition_penalty", "seed")))
-
-
 def _conversation(prompt: str, system: str) -> Conversation:
     messages = (Message("system", system),) if system else ()
     return Conversation((*messages, Message("user", prompt)))
@@ -80,32 +69,35 @@ def _answer(engine: EngineFace, wanted: Wanted, aside: Aside) -> Answer:
     return TextAnswer(aside, streams=wanted.stream is not False, shows_thoughts=shows_thoughts)
 
 
-def _follow(
-    engine: EngineFace, request: Request, answer: Answer, interrupts: Interrupts, aside: Aside, *, verbose: bool
-) -> int:
-    """Shows events until the last one; the exit code says how it ended."""
-    handle = engine.submit(request)
+def _open(settings: Settings, aside: Aside, interrupts: Interrupts) -> EngineFace:
+    try:
+        return opening.open_engine(settings, lambda event: show_progress(aside, event), lambda: interrupts.any)
+    finally:
+        aside.clear()
+
+
+def _follow(handle: Handle, answer: Answer, interrupts: Interrupts) -> Finished | Failed:
+    """Shows events until the last one, and returns it."""
     try:
         with interrupts.cancelling(handle):
             for event in handle.events():
                 answer.show(event)
-                if isinstance(event, Failed):
-                    say(event.message, event.hint)
-                    return event.exit_code
-                if isinstance(event, Finished):
-                    return _end(engine, event, aside, verbose=verbose)
+                if isinstance(event, Finished | Failed):
+                    return event
     except BaseException:  # a closed pipe, for one: nobody wants the rest
         handle.cancel()
         raise
-    return 1
+    raise LocalmoeError("the engine broke off its answer", "run it again; if it stays, please report it")
 
 
-def _end(engine: EngineFace, finished: Finished, aside: Aside, *, verbose: bool) -> int:
-    if finished.reason == "context":
-        say(
-            f"the context of {engine.info.context_limit:,} tokens is full; the answer ends here",
-            "a larger --context holds more, if the model allows it",
-        )
+def _end(engine: EngineFace, last: Finished | Failed, aside: Aside, *, verbose: bool) -> int:
+    """Says on stderr how it ended, and gives the exit code."""
+    if isinstance(last, Failed):
+        say(last.message, last.hint)
+        return last.exit_code
+    if last.reason == "context":
+        limit = engine.info.context_limit
+        say(f"the context of {limit:,} tokens is full; the answer ends here", "a larger --context may hold more")
     if verbose:
-        aside.line(stats_line(engine.info, finished))
-    return INTERRUPTED if finished.reason == "cancelled" else 0
+        aside.line(stats_line(engine.info, last))
+    return INTERRUPTED if last.reason == "cancelled" else 0

@@ -13,11 +13,11 @@ from localmoe.engine.request import Handle
 
 
 class Interrupts:
-    """While entered, SIGINT raises KeyboardInterrupt, or cancels the handle that is being followed."""
+    """While entered, SIGINT is noted, and cancels the handle that is being followed."""
 
     def __init__(self) -> None:
+        self.any = False
         self._handle: Handle | None = None
-        self._count = 0
 
     def __enter__(self) -> "Interrupts":
         self._before: Any = signal.signal(signal.SIGINT, self._on_interrupt)
@@ -28,18 +28,19 @@ class Interrupts:
 
     @contextmanager
     def cancelling(self, handle: Handle) -> Iterator[None]:
-        """Within, an interrupt asks `handle` to stop; its partial answer still comes."""
+        """Within, an interrupt asks `handle` to stop, also one that came before; its partial answer still comes."""
         self._handle = handle
+        if self.any:
+            handle.cancel()
         try:
             yield
         finally:
             self._handle = None
 
     def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > 1:
+        if self.any:
             os._exit(INTERRUPTED)
-        if self._handle is None:
-            raise KeyboardInterrupt
-        # In a thread: the code that this handler interrupted may hold the very lock that cancel needs.
-        Thread(target=self._handle.cancel, daemon=True).start()
+        self.any = True
+        if self._handle is not None:
+            # In a thread: the code that this handler interrupted may hold the very lock that cancel needs.
+            Thread(target=self._handle.cancel, daemon=True).start()

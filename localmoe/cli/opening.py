@@ -9,8 +9,12 @@ if TYPE_CHECKING:
     from localmoe.settings import Settings
 
 
-def open_engine(settings: "Settings", on_event: "Callable[[Event], None]") -> "EngineFace":
-    """The engine for `settings.model`; reports Loading through `on_event`."""
+def open_engine(
+    settings: "Settings",
+    on_event: "Callable[[Event], None]",
+    cancelled: Callable[[], bool] = lambda: False,
+) -> "EngineFace":
+    """The engine for `settings.model`; reports Loading, and raises CancelledError soon after `cancelled()` is true."""
     from localmoe.engine.engine import Engine
 
-    return Engine.open(settings.model, settings, on_event)
+    return Engine.open(settings.model, settings, on_event, cancelled=cancelled)

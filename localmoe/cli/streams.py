@@ -87,6 +87,6 @@ class Aside:
 
     def _width(self) -> int:
         try:
-            return max(20, os.get_terminal_size(sys.stderr.fileno()).columns)
+            return os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0: the terminal does not say
         except OSError:
             return 80
