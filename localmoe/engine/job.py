@@ -87,12 +87,15 @@ class Job:
         if not self.output:
             self.meter.read(len(ids))
 
-    def progress(self, known_tok_s: float | None) -> None:
-        """Tells how much of the prompt is read; the estimate is of this request's rate, else of the last one's."""
+    def progress(self, known_tok_s: float | None, num_more: float = 0.0) -> None:
+        """Tells how much of the prompt is read; `num_more` tokens' worth of the running chunk is done.
+
+        The estimate is of this request's rate, else of the one known from the last.
+        """
         if self.output:  # an answer that lost its pages is read again
             return
-        total, done = len(self.prompt), self.num_cached + self.meter.num_read
-        tok_s = self.meter.prefill_tok_s
+        total, done = len(self.prompt), self.num_cached + self.meter.num_read + int(num_more)
+        tok_s = self.meter.reading_tok_s(num_more) if num_more else self.meter.prefill_tok_s
         eta_s = estimate_s(total - done, tok_s or known_tok_s)
         self.stream.put(PrefillProgress(done, total, self.num_cached, tok_s or 0.0, eta_s))
 

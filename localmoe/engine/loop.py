@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from localmoe.decode.runner import Runner
 from localmoe.engine.job import Job
 from localmoe.engine.line import Line
+from localmoe.engine.pulse import Pulse
 from localmoe.engine.scheduler import (
     Action,
     Active,
@@ -42,6 +43,7 @@ class Loop:
         self._runner = runner
         self._line = Line()
         self._active: list[Job] = []  # those that hold a session, oldest first; at most one is being read
+        self._pulse = Pulse()
         self._lead_s = 0.0
         self._known_tok_s: float | None = None  # the last prefill rate measured
         self._changed = Condition()  # guards what follows
@@ -81,6 +83,7 @@ class Loop:
             self._running[1].set()
             self._wake()
         self._thread.join()
+        self._pulse.close()
 
     def _wake(self) -> None:
         self._num_changes += 1
@@ -151,7 +154,8 @@ class Loop:
         start = job.session.num_tokens
         ids = job.ids[start : start + count]
         table = job.session.table
-        logits = self._run([job], self._reader.flag, lambda: self._reader.read(ids, table, start))
+        with self._pulse.beating(lambda: self._tell_chunk(job, len(ids))):
+            logits = self._run([job], self._reader.flag, lambda: self._reader.read(ids, table, start))
         if logits is None:
             return
         job.has_read(ids)
@@ -161,6 +165,10 @@ class Loop:
                 job.meter.prefill_tok_s if job.meter.num_read >= KNOWN_FROM_TOKENS else self._known_tok_s
             )
             self._choose(job, logits)
+
+    def _tell_chunk(self, job: Job, num_tokens: int) -> None:
+        if done := self._reader.progress:
+            job.progress(self._known_tok_s, done * num_tokens)
 
     def _decode(self) -> None:
         jobs = self._with_room()

@@ -36,6 +36,10 @@ class Meter:
         self.num_read += num_tokens
         self._read_s = self.clock()
 
+    def reading_tok_s(self, num_more: float) -> float | None:
+        """The rate as of now, when `num_more` tokens' worth of the running chunk is done."""
+        return _rate(self.num_read + num_more, _between(self._reading_s, self.clock()))
+
     def made(self, *, thought: bool) -> None:
         """A token was chosen, as part of a thought or not."""
         now = self.clock()
@@ -84,5 +88,5 @@ def _between(start_s: float | None, end_s: float | None) -> float | None:
     return None if start_s is None or end_s is None else end_s - start_s
 
 
-def _rate(count: int, seconds: float | None) -> float | None:
+def _rate(count: float, seconds: float | None) -> float | None:
     return count / seconds if seconds and count > 0 else None

@@ -20,6 +20,12 @@ class Reader:
         """The longest chunk."""
         return self._program.max_tokens
 
+    @property
+    def progress(self) -> float:
+        """How much of the running chunk is done, below 1; 0 where the program does not tell. Any thread may ask."""
+        done = float(getattr(self._program, "progress", 0.0))
+        return done if done < 1 else 0.0  # 1 is the last chunk's, until this one has begun
+
     def read(self, ids: Sequence[int], table: PageTable, start: int) -> NDArray[np.float32]:
         """Logits [vocab] after `ids`, whose first lies at position `start`; `table` has room for them.
 

@@ -51,6 +51,17 @@ def test_estimates_are_measured_rates():
         assert again.eta_s == pytest.approx(250 / first[-1].tok_s)
 
 
+def test_a_long_chunk_tells_its_progress_on_the_way():
+    with ToyEngine(chunk=500, token_s=0.002) as engine:
+        events = list(engine.ask(prompt_of(500)).events())
+        assert_in_order(events)
+        told = [e for e in events if isinstance(e, PrefillProgress)]
+        assert 4 <= len(told) <= 6
+        for e in told[1:]:
+            assert e.eta_s == pytest.approx((500 - e.done_tokens) / e.tok_s)
+            assert e.tok_s == pytest.approx(500, rel=0.3)
+
+
 def test_a_follow_up_reads_only_what_is_new():
     with ToyEngine() as engine:
         prompt = prompt_of(100)

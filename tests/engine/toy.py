@@ -38,6 +38,7 @@ class ToyProgram:
     def __init__(self, cache: LatentCache, max_tokens: int, token_s: float = 0.0) -> None:
         self.max_tokens = max_tokens
         self.token_s = token_s
+        self.progress = 0.0
         self.runs: list[tuple[int, ...]] = []  # tokens of each segment of each run
         self.fail_next: Exception | None = None
         self.nan_for: int | None = None  # the last token after which logits are not numbers
@@ -57,8 +58,10 @@ class ToyProgram:
         return np.stack([self._logits(s) for s in segments])
 
     def _compute(self, num_tokens: int, cancel) -> None:
-        end = time.monotonic() + num_tokens * self.token_s
+        start = time.monotonic()
+        end = start + num_tokens * self.token_s
         while True:
+            self.progress = min(1.0, (time.monotonic() - start) / (num_tokens * self.token_s or 1.0))
             if cancel is not None and cancel.is_set():
                 raise CancelledError("cancelled")
             if time.monotonic() >= end:
