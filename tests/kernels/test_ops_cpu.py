@@ -1,0 +1,262 @@
+"""Every op of the CPU dialect, on every target of this machine, against the reference dialect."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from localmoe import _native as native
+from localmoe.kernels.cpu import CpuProgram
+from localmoe.kernels.ops import PAGE_TOKENS, MlaShape, Rope, Router, Routing, Segment
+from localmoe.kernels.reference import ReferenceOps, Run
+from localmoe.model.cache import LatentCache
+
+POOL = native.Pool([-1, -1])
+BAR = 2e-6  # relative; FP32 sums in another order
+TARGETS = native.supported_targets()
+NUM_TOKENS = [1, 2, 3, 5, 8, 9, 16, 17, 40]
+SHAPES = [
+    (1, 1),
+    (3, 7),
+    (5, 31),
+    (33, 32),
+    (48, 33),
+    (49, 127),
+    (128, 128),
+    (130, 129),
+    (176, 200),
+    (300, 576),
+    (7, 1408),
+]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """An ops.Linear."""
+
+    weight: np.ndarray
+    scale: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """An ops.Placement."""
+
+    offset: int
+    scale_offset: int | None
+    rows: int
+    cols: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ExpertSet:
+    """An ops.Experts."""
+
+    num_experts: int
+    blob: np.ndarray
+    gate: Place
+    up: Place
+    down: Place
+
+
+def rng(*seed):
+    return np.random.default_rng([len(seed), *seed])
+
+
+def normal(*shape, seed=0):
+    return rng(seed, *shape).standard_normal(shape).astype(np.float32)
+
+
+def bf16(x):
+    return (np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def make_weight(rows, cols, kind, seed=0):
+    """Random FP8 codes (all but NaN, subnormals among them), BF16 or float32."""
+    if kind == "f32":
+        return Weight(normal(rows, cols, seed=seed), None)
+    if kind == "bf16":
+        return Weight(bf16(normal(rows, cols, seed=seed)), None)
+    codes = rng(seed, rows, cols).integers(0, 254, (rows, cols)).astype(np.uint8)
+    codes[codes >= 0x7F] += 1  # leaves out 0x7F and 0xFF
+    scale = rng(seed, rows).uniform(1e-4, 1e-2, (-(-rows // 128), -(-cols // 128))).astype(np.float32)
+    return Weight(codes, scale)
+
+
+def cpu(network, num_rows, target):
+    return CpuProgram(network, num_rows, POOL, target).apply(num_rows)
+
+
+def reference(num_rows):
+    positions = torch.arange(num_rows).float()
+    return ReferenceOps(
+        Run(torch.zeros(num_rows, dtype=torch.long), positions, [Segment(None, 0, num_rows)], True, None, None)
+    )
+
+
+def same(ours, truth, bar=BAR):
+    ours, truth = np.asarray(ours, np.float64), np.asarray(truth, np.float64)
+    assert ours.shape == truth.shape
+    assert np.isfinite(ours).all()
+    error = np.linalg.norm(ours - truth) / (np.linalg.norm(truth) + 1e-30)
+    assert error <= bar, f"{error:.1e}"
+
+
+@pytest.fixture(params=TARGETS)
+def target(request):
+    return request.param
+
+
+@pytest.mark.parametrize("kind", ["fp8", "bf16", "f32"])
+@pytest.mark.parametrize(("rows", "cols"), SHAPES)
+def test_linear(target, kind, rows, cols):
+    w = make_weight(rows, cols, kind)
+    for tokens in NUM_TOKENS:
+        x = normal(tokens, cols, seed=tokens)
+        ours = cpu(lambda ops, x=x: ops.linear(ops.input(x), w), tokens, target)
+        same(ours, reference(tokens).linear(torch.from_numpy(x), w))
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_every_fp8_code_is_exact(target, tokens):
+    """One code a row, times 1: the product is the decoded value itself, bit by bit."""
+    codes = np.array([c for c in range(256) if c & 0x7F != 0x7F], np.uint8)
+    for at in (0, 1, 2, 3, 17, 31, 32, 36):  # every lane of the shift trick, and the tail
+        weight = np.zeros((len(codes), 37), np.uint8)
+        weight[:, at] = codes
+        w = Weight(weight, np.ones((-(-len(codes) // 128), 1), np.float32))
+        x = np.zeros((tokens, 37), np.float32)
+        x[:, at] = 1
+        ours = cpu(lambda ops, x=x, w=w: ops.linear(ops.input(x), w), tokens, target)
+        assert (ours == torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()).all()
+
+
+@pytest.mark.parametrize("magnitude", [1e-12, 1e-3, 1.0, 1e6])
+def test_linear_keeps_its_accuracy_at_any_magnitude(target, magnitude):
+    w = make_weight(40, 200, "fp8")
+    for tokens in (1, 12):
+        x = normal(tokens, 200) * np.float32(magnitude)
+        ours = cpu(lambda ops, x=x: ops.linear(ops.input(x), w), tokens, target)
+        same(ours, reference(tokens).linear(torch.from_numpy(x), w))
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 33, 256, 7168])
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_row_ops(target, width, tokens):
+    x, y, weight = normal(tokens, width), 20 * normal(tokens, width, seed=1), normal(width, seed=2)
+    tx, ty, ops = torch.from_numpy(x), torch.from_numpy(y), reference(tokens)
+    same(cpu(lambda o: o.rms_norm(o.input(x), weight, 1e-6), tokens, target), ops.rms_norm(tx, weight, 1e-6))
+    same(cpu(lambda o: o.add(o.input(x), o.input(y)), tokens, target), ops.add(tx, ty))
+    same(cpu(lambda o: o.silu_mul(o.input(y), o.input(x)), tokens, target), ops.silu_mul(ty, tx))
+
+
+def test_silu_of_extreme_values(target):
+    gate = np.array([[-3e38, -1e4, -104.0, -88.0, -1e-30, 0.0, 1e-30, 88.0, 1e4, 1e30]], np.float32)
+    ours = cpu(lambda o: o.silu_mul(o.input(gate), o.input(np.ones_like(gate))), 1, target)
+    same(ours, reference(1).silu_mul(torch.from_numpy(gate), torch.ones(1, 10)))
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_rope(target, interleaved):
+    rope = Rope((10000.0 ** (-np.arange(0, 8, 2) / 8)).astype(np.float32), 1.25, interleaved)
+    x = normal(70, 3 * 20)
+    same(cpu(lambda o: o.rope(o.input(x), rope, 20), 70, target), reference(70).rope(torch.from_numpy(x), rope, 20))
+
+
+ROUTERS = {
+    "one group": Router(24, 8, scale=2.5, bias=normal(24) * 0.1),
+    "groups": Router(16, 4, 4, 2, scale=2.5, bias=normal(16) * 0.1),
+    "softmax": Router(10, 3, scoring="softmax", normalize=False),
+    "softmax, best of a group": Router(12, 3, 3, 2, scoring="softmax", group_score="max", normalize=False, scale=16.0),
+    "all": Router(6, 6),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("tokens", [1, 30])
+def test_route(target, name, tokens):
+    router, logits = ROUTERS[name], normal(tokens, ROUTERS[name].num_experts, seed=3)
+    program = CpuProgram(lambda o: o.route(o.input(logits), router).weights, tokens, POOL, target)
+    weights, ids = program.apply(tokens), program.last_experts[0]
+    truth = reference(tokens).route(torch.from_numpy(logits), router)
+    order, true_order = np.argsort(ids, axis=1), np.argsort(truth.ids.numpy(), axis=1)
+    assert (np.take_along_axis(ids, order, 1) == np.take_along_axis(truth.ids.numpy(), true_order, 1)).all()
+    same(np.take_along_axis(weights, order, 1), np.take_along_axis(truth.weights.numpy(), true_order, 1))
+
+
+def make_experts(num_experts, hidden, inter, kind):
+    """A blob with gaps between the matrices, as an arena has."""
+    per, places, at = [], [], 0
+    shapes = [(inter, hidden), (inter, hidden), (hidden, inter)]
+    for e in range(num_experts):
+        per.append([make_weight(*shape, kind, seed=10 * e + n) for n, shape in enumerate(shapes)])
+    for w in per[0]:
+        at = -(-at // 256) * 256 + 256
+        scale_at = None if w.scale is None else -(-(at + w.weight.nbytes) // 4) * 4
+        places.append(Place(at, scale_at, *w.weight.shape, kind))
+        at = (at + w.weight.nbytes) if scale_at is None else scale_at + w.scale.nbytes
+    blob = np.zeros((num_experts, -(-at // 256) * 256), np.uint8)
+    for row, weights in zip(blob, per, strict=True):
+        for place, w in zip(places, weights, strict=True):
+            row[place.offset :][: w.weight.nbytes] = w.weight.reshape(-1).view(np.uint8)
+            if w.scale is not None:
+                row[place.scale_offset :][: w.scale.nbytes] = w.scale.reshape(-1).view(np.uint8)
+    return ExpertSet(num_experts, blob, *places)
+
+
+@pytest.mark.parametrize("kind", ["fp8", "bf16"])
+@pytest.mark.parametrize(("hidden", "inter"), [(32, 16), (96, 176), (130, 50), (256, 128)])
+@pytest.mark.parametrize("tokens", [1, 4, 8, 9, 20, 150])
+def test_experts(target, kind, hidden, inter, tokens):
+    experts, router = make_experts(6, hidden, inter, kind), Router(6, 2, scale=2.5)
+    x, logits = normal(tokens, hidden, seed=1) / 8, 2 * normal(tokens, 6, seed=2)
+    logits[:, 3] += 2  # a hot expert: both paths in one run
+    ours = cpu(lambda o: o.experts(o.input(x), o.route(o.input(logits), router), experts), tokens, target)
+    ops = reference(tokens)
+    routing = ops.route(torch.from_numpy(logits), router)
+    same(ours, ops.experts(torch.from_numpy(x), Routing(routing.ids, routing.weights), experts))
+
+
+ATTENTION = {  # heads, nope, rope, v, rank
+    "guide": (4, 32, 32, 64, 128),
+    "odd": (3, 20, 6, 13, 96),
+    "one": (1, 1, 2, 1, 1),
+    "v3-like": (5, 128, 64, 128, 512),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+@pytest.mark.parametrize("kind", ["fp8", "bf16"])
+@pytest.mark.parametrize("counts", [[(0, 1)], [(0, 3), (63, 1), (64, 8)], [(0, 70)], [(130, 9), (5, 60), (200, 2)]])
+def test_mla_attention(target, name, dtype, kind, counts):
+    heads, nope, rope, v, rank = ATTENTION[name]
+    shape = MlaShape(heads, nope, rope, v, rank, (nope + rope) ** -0.5)
+    kv_b = make_weight(heads * (nope + v), rank, kind)
+    cache = LatentCache(1, 20, rank + rope, dtype)
+    data = cache.layer(0).data
+    history = normal(*data.shape, seed=7)
+    data[:] = history if dtype == "float32" else bf16(history)
+    segments, total = [], sum(count for _, count in counts)
+    for start, count in counts:
+        cache.take(1)  # leaves gaps: pages are not in order
+        table = cache.new_table()
+        table.reserve(start + count)
+        segments.append(Segment(table, start, count))
+    q = normal(total, heads * (nope + rope), seed=1)
+    latent, key = normal(total, rank, seed=2), normal(total, rope, seed=3)
+
+    def network(ops, from_array):
+        ops.append_latent(cache.layer(0), from_array(latent), from_array(key))
+        return ops.mla_attention(from_array(q), cache.layer(0), kv_b, shape)
+
+    program = CpuProgram(lambda ops: network(ops, ops.input), total, POOL, target)
+    ids = np.zeros(total, np.int32)
+    ours = program.forward(ids, segments, all_logits=True)
+    positions = torch.cat([torch.arange(s, s + c) for s, c in counts]).float()
+    truth = network(ReferenceOps(Run(torch.zeros(total), positions, segments, True, None, None)), torch.from_numpy)
+    same(ours, truth, 1e-5)
+    for segment in segments:
+        assert len(segment.table.pages) * PAGE_TOKENS >= segment.start + segment.count
