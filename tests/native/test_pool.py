@@ -1,0 +1,111 @@
+"""The worker pool: jobs from several threads at once, of both classes, cancelled at any moment."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from localmoe import _native as native
+from localmoe.errors import CancelledError
+from localmoe.kernels.cpu import CpuProgram
+from localmoe.kernels.ops import Segment
+
+
+class Weight:
+    """An ops.Linear of random float32."""
+
+    scale = None
+
+    def __init__(self, rows, cols):
+        self.weight = np.random.default_rng(rows).standard_normal((rows, cols)).astype(np.float32)
+
+
+class Pages:
+    """An ops.PageTable of one page."""
+
+    pages = np.zeros(1, np.int32)
+
+
+def deep_program(pool, num_rows, num_layers=30):
+    """x, times W again and again: many short stages that depend on each other."""
+    w, x = Weight(64, 64), np.random.default_rng(1).standard_normal((num_rows, 64)).astype(np.float32)
+
+    def network(ops):
+        value = ops.input(x)
+        for _ in range(num_layers):
+            value = ops.rms_norm(ops.linear(value, w), np.ones(64, np.float32), 1e-6)
+        return value
+
+    return CpuProgram(network, num_rows, pool)
+
+
+def run(program, num_rows, urgent=True, cancel=None):
+    segment = [Segment(Pages(), 0, num_rows)]
+    return program.forward(np.zeros(num_rows, np.int32), segment, urgent=urgent, cancel=cancel, all_logits=True)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_jobs_of_both_classes_do_not_disturb_each_other(num_workers):
+    pool = native.Pool([-1] * num_workers)
+    expected = {rows: run(deep_program(pool, rows), rows) for rows in (1, 40)}
+    wrong = []
+
+    def work(rows, urgent):
+        program = deep_program(pool, rows)
+        for _ in range(40):
+            if not np.array_equal(run(program, rows, urgent), expected[rows]):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=a) for a in [(1, True), (40, False), (1, True), (40, False)]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert all(pool.tiles)
+
+
+def test_a_cancelled_job_ends_at_once_and_the_next_one_is_whole():
+    pool, flag = native.Pool([-1, -1]), native.Flag()
+    program = deep_program(pool, 40, 3000)
+    expected = run(program, 40)
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        flag.clear()
+        timer = threading.Timer(float(rng.uniform(0, 0.02)), flag.set)
+        timer.start()
+        try:
+            run(program, 40, cancel=flag)
+        except CancelledError:
+            assert flag.is_set()
+        timer.join()
+    flag.clear()
+    assert np.array_equal(run(program, 40, cancel=flag), expected)
+
+
+def test_a_flag_set_before_stops_everything():
+    flag = native.Flag()
+    flag.set()
+    with pytest.raises(CancelledError):
+        run(deep_program(native.Pool([-1]), 1), 1, cancel=flag)
+
+
+def test_idle_workers_sleep():
+    pool = native.Pool([-1] * 4)
+    run(deep_program(pool, 1), 1)
+    time.sleep(0.1)
+    before = sum(os.times()[:2])
+    time.sleep(0.5)
+    assert sum(os.times()[:2]) - before < 0.05, "an idle pool burns CPU time"
+
+
+def test_pools_come_and_go():
+    for n in range(30):
+        run(deep_program(native.Pool([-1] * (1 + n % 4)), 1, 5), 1)
+
+
+def test_an_unknown_target_is_refused():
+    with pytest.raises(ValueError, match="no target"):
+        native.check_target("sse9")
