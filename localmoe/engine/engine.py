@@ -10,6 +10,7 @@ from localmoe.decode.runner import Runner
 from localmoe.engine.checks import check_fits, check_request
 from localmoe.engine.job import Job
 from localmoe.engine.loop import Loop
+from localmoe.engine.metrics import Meter
 from localmoe.engine.opening import Backend, Cancelled, CpuBackend, Opened, open_model
 from localmoe.engine.request import EngineInfo, Request
 from localmoe.engine.scheduler import MAX_BATCH
@@ -60,6 +61,7 @@ class Engine:
 
     def submit(self, request: Request) -> EventStream:
         """Checks `request` (UsageError) and returns at once; the answer comes as events."""
+        meter = Meter()  # the time to the first token counts from here
         check_request(request)
         opened, think = self._opened, self._think(request)
         prompt = self._encode(request.conversation, think)
@@ -71,6 +73,7 @@ class Engine:
             max_tokens=opened.settings.max_tokens if request.max_tokens is None else request.max_tokens,
             stop_ids=opened.stop_ids,
             on_cancel=self._loop.cancel,
+            meter=meter,
         )
         self._loop.submit(job)
         return job.stream

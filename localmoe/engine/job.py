@@ -37,6 +37,7 @@ class Job:
         max_tokens: int | None,
         stop_ids: frozenset[int],
         on_cancel: Callable[["Job"], None],
+        meter: Meter | None = None,
     ) -> None:
         self.request = request
         self.prompt = list(prompt)
@@ -47,7 +48,7 @@ class Job:
         self.position: int | None = None  # in the line, as last told
         self.reading = False  # has tokens to read before it may decode
         self.num_cached = 0
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self._splitter = splitter
         self._sampler = Sampler(request.sampling)
         self._max_tokens = max_tokens
@@ -60,10 +61,15 @@ class Job:
         return self.prompt + self.output
 
     @property
+    def num_tokens(self) -> int:
+        """Of prompt and answer so far."""
+        return len(self.prompt) + len(self.output)
+
+    @property
     def num_unread(self) -> int:
         """Tokens to read before the next one can be chosen."""
         assert self.session is not None
-        return len(self.prompt) + len(self.output) - self.session.num_tokens
+        return self.num_tokens - self.session.num_tokens
 
     def start(self, session: Session) -> None:
         """Takes `session`, and of it what is of use; pages for all that is to be read must follow."""
@@ -115,7 +121,7 @@ class Job:
             return "stop"
         if self._max_tokens is not None and len(self.output) >= self._max_tokens:
             return "length"
-        return "context" if len(self.prompt) + len(self.output) > context_limit else None
+        return "context" if self.num_tokens > context_limit else None
 
     def finish(self, reason: FinishReason, stats: Stats) -> None:
         """The last text, the last figures, the end."""

@@ -134,7 +134,7 @@ class Loop:
         return [Active(job.request.session, job.num_unread if job.reading else 0) for job in self._active]
 
     def _num_pages(self, job: Job) -> int:
-        return -(-min(len(job.ids) + 1, self.context_limit) // PAGE_TOKENS)
+        return -(-min(job.num_tokens + 1, self.context_limit) // PAGE_TOKENS)
 
     def _admit(self, job: Job) -> None:
         if not self._line.leave(job):  # cancelled meanwhile
@@ -142,7 +142,7 @@ class Loop:
         self._active.append(job)
         session = self._sessions.open(job.request.session, job.ids)
         job.start(session)
-        if not self._sessions.reserve(session, len(job.ids)):
+        if not self._sessions.reserve(session, job.num_tokens):
             raise OutOfMemoryError(
                 "the latent cache has no room for this prompt", "close other chats, or wait for them"
             )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.engine.scratch import scratch_bytes
 from localmoe.errors import OutOfMemoryError
 from localmoe.kernels.ops import PAGE_TOKENS
 from localmoe.model.config import ModelConfig
@@ -42,9 +43,10 @@ class Plan:
 
 def make_plan(name: str, config: ModelConfig, settings: Settings, weight_bytes: int, resources: Resources) -> Plan:
     """The plan for `config` on this machine; OutOfMemoryError with every line item when it does not fit."""
+    threads, why_threads = _choose_threads(settings, resources.num_cores)
     fixed = {
         "weights": weight_bytes,
-        "scratch": scratch_bytes(config, settings.prefill_chunk) + scratch_bytes(config, MAX_BATCH),
+        "scratch": sum(scratch_bytes(config, count, threads) for count in (settings.prefill_chunk, MAX_BATCH)),
         "reserve": max(RESERVE_BYTES, weight_bytes // 100),
     }
     page_bytes = config.num_layers * PAGE_TOKENS * config.latent_width * ELEMENT_BYTES[settings.cache_dtype]
@@ -54,7 +56,6 @@ def make_plan(name: str, config: ModelConfig, settings: Settings, weight_bytes: 
     memory = {"weights": weight_bytes, f"cache for {context:,} tokens": num_pages * page_bytes, **fixed}
     if resources.available_bytes:
         _require(name, memory, resources.available_bytes, settings, context * page_bytes // PAGE_TOKENS)
-    threads, why_threads = _choose_threads(settings, resources.num_cores)
     reasons = (
         f"all weights lie in DRAM as in the checkpoint ({weight_bytes / 1e9:,.2f} GB) and are used in place",
         f"{resources.isa} kernels: "
@@ -68,14 +69,6 @@ def make_plan(name: str, config: ModelConfig, settings: Settings, weight_bytes: 
     return Plan(
         resources.isa, threads, settings.cache_dtype, settings.prefill_chunk, context, num_pages, memory, reasons
     )
-
-
-def scratch_bytes(config: ModelConfig, num_tokens: int) -> int:
-    """Activations of a run of `num_tokens`, from above: nothing is reused but from layer to layer."""
-    attention = 2 * config.q_dim + config.kv_b_dim + 2 * config.latent_width + (config.q_lora_rank or 0)
-    inter = max(config.dense_inter, (config.top_k + config.num_shared_experts) * config.moe_inter)
-    row = 6 * config.hidden + attention + 3 * inter + 2 * config.num_experts
-    return 4 * (num_tokens * row + MAX_BATCH * config.vocab)
 
 
 def _choose_context(config: ModelConfig, settings: Settings, most_pages: int | None) -> tuple[int, str]:

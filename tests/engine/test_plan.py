@@ -1,13 +1,17 @@
 from dataclasses import replace
 
 import pytest
-from tiny import V3
+from tiny import SHAPES, V3, make_checkpoint
 
 from localmoe.engine.opening import describe
 from localmoe.engine.plan import Resources, make_plan
+from localmoe.engine.scratch import ROUNDING_BYTES, scratch_bytes
 from localmoe.errors import OutOfMemoryError
+from localmoe.hub.checkpoint import Checkpoint
 from localmoe.model.config import read_config
+from localmoe.model.tensors import expected_tensors
 from localmoe.settings import Settings
+from localmoe.weights.load import load
 
 GB = 10**9
 SMALL = read_config(V3)
@@ -72,7 +76,7 @@ def test_the_model_limits_the_context():
 
 
 def test_a_context_that_nobody_asked_for_gives_way_to_memory():
-    tight = replace(LARGE, available_bytes=688 * GB + 8 * GB)
+    tight = replace(LARGE, available_bytes=688 * GB + 9 * GB)
     found = plan(resources=tight)
     assert 1024 <= found.context_limit < 8192
     assert "no more fits" in " ".join(found.reasons)
@@ -80,7 +84,7 @@ def test_a_context_that_nobody_asked_for_gives_way_to_memory():
 
 
 def test_a_context_that_was_asked_for_does_not():
-    tight = replace(LARGE, available_bytes=688 * GB + 8 * GB)
+    tight = replace(LARGE, available_bytes=688 * GB + 9 * GB)
     with pytest.raises(OutOfMemoryError) as caught:
         plan(settings=Settings(context=8192), resources=tight)
     assert "--context 1024" in caught.value.hint
@@ -115,3 +119,16 @@ def test_one_session_always_fits_the_pages():
 def test_descriptions():
     assert describe(DEEPSEEK_V3, is_demo=False) == "671 B, 37 B active, FP8"
     assert describe(SMALL, is_demo=True).startswith("a tiny demonstration model (1.5 M)")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scratch_is_estimated_from_above_but_not_by_far(shape, tmp_path):
+    network = pytest.importorskip("localmoe.model.network")
+    checkpoint = Checkpoint.open(make_checkpoint(tmp_path, **SHAPES[shape]))
+    config = read_config(checkpoint.config)
+    store = load(checkpoint, expected_tensors(config))
+    opened = network.open_network(config, store, cpus=[-1, -1], num_pages=1)
+    for num_tokens in (8, 64, 512):
+        nbytes = opened.program(num_tokens).nbytes
+        assert nbytes <= scratch_bytes(config, num_tokens, 2) <= 1.6 * nbytes + ROUNDING_BYTES
+    opened.close()
