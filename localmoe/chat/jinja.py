@@ -53,7 +53,7 @@ class JinjaTemplate:
         self._kept: OrderedDict[Shape, Rendered] = OrderedDict()
         self._lock = Lock()
         self._prepare([(QUESTION, mode) for mode in MODES] + [(EXCHANGE, None)])
-        self.default_think = self._ends_in_thought(None)
+        self.default_think = self._thinks_unasked()
         self.stop_ids = self._find_stops()
 
     def encode(self, conversation: Conversation, think: bool | None = None) -> list[int]:
@@ -109,6 +109,10 @@ class JinjaTemplate:
     def _ends_in_thought(self, think: bool | None) -> bool:
         ending = self._rendered(QUESTION, think)[-1]
         return ending.rfind(THINK) > ending.rfind(END_THINK)
+
+    def _thinks_unasked(self) -> bool:
+        unasked, thinking, answering = (self._rendered(QUESTION, mode) for mode in MODES)
+        return self._ends_in_thought(None) or (thinking != answering and unasked == thinking)
 
     def _require_mode(self, think: bool | None) -> None:
         """A wish that the template does not react to, and that it does not fulfil by itself, is refused."""

@@ -11,7 +11,8 @@ from localmoe.hub.json_file import fetch_hint, require_file, shown
 from localmoe.hub.pieces import TextStream, piece_reader
 from localmoe.hub.tokenizer_config import TokenizerConfig, read_tokenizer_config
 
-NOT_A_WORD = re.compile(r"[^\w\s]")  # an added token with such a character is a mark, not a word or a run of spaces
+MARK_SHAPE = re.compile(r"[<\[◁｜|].*[>\]▷｜|:]", re.DOTALL)  # <think>, <｜User｜>, [INST], ｜DSML｜, <dsml:
+NOT_A_WORD = re.compile(r"[^\w\s]")
 
 
 class Tokenizer:
@@ -21,7 +22,7 @@ class Tokenizer:
         """`backend` is a tokenizers.Tokenizer, `config` what stands in the files beside it."""
         self.config = config
         self._backend = backend
-        self._marks = _take_marks(backend)
+        self._marks = _take_marks(backend, config.chat_template or "")
         self._mark_ids = frozenset(self._marks.values())
         self._piece = piece_reader(backend)
 
@@ -122,18 +123,26 @@ class Tokenizer:
         return None if text is None else self.token_id(text)
 
 
-def _take_marks(backend: Any) -> dict[str, int]:
-    """Makes `backend` read its marks as plain text; returns their ids.
-
-    A DeepSeek tokenizer.json calls <｜User｜> or <think> "not special", so the flag alone does not tell.
-    """
+def _take_marks(backend: Any, template: str) -> dict[str, int]:
+    """Makes `backend` read its marks as plain text; returns their ids."""
     from tokenizers import AddedToken
 
     added = backend.get_added_tokens_decoder()
-    marks = {t.content: i for i, t in added.items() if t.content and (t.special or NOT_A_WORD.search(t.content))}
+    marks = {token.content: i for i, token in added.items() if _is_mark(token, template)}
     backend.add_special_tokens([AddedToken(m, special=True, normalized=added[i].normalized) for m, i in marks.items()])
     backend.encode_special_tokens = True
     return marks
+
+
+def _is_mark(token: Any, template: str) -> bool:
+    """A DeepSeek tokenizer.json calls <｜User｜> or <think> "not special", so that flag alone does not tell.
+
+    Others add words and runs of spaces to their vocabulary: those stay what they are.
+    """
+    text = token.content
+    if token.special or MARK_SHAPE.fullmatch(text):
+        return bool(text)
+    return bool(NOT_A_WORD.search(text)) and text in template
 
 
 def _broken(text: str, marks: re.Pattern[str]) -> list[str]:

@@ -8,11 +8,18 @@ import tiny
 import vocabularies
 
 from localmoe.chat.message import Conversation, Message
-from localmoe.chat.template import guess_template
+from localmoe.chat.template import guess_template, template_for
 from localmoe.errors import CheckpointError, UnsupportedModelError
+from localmoe.hub.catalog import data_path
 from localmoe.hub.tokenizer import Tokenizer
 
 V3_CONFIG = {"model_type": "deepseek_v3"}
+QUESTION = Conversation(
+    (
+        Message("system", "Be kind."),
+        Message("user", "Hi"),
+    )
+)
 
 
 def guessed(folder: Path, source: str | None, marks: tuple[str, ...] = vocabularies.DEEPSEEK, **config: str):
@@ -81,6 +88,17 @@ def test_a_random_checkpoint_answers_in_v3s_format(tmp_path: Path) -> None:
     tokenizer = Tokenizer.open(tmp_path)
     ids = guess_template(tokenizer, tiny.V3).encode(Conversation((Message("user", "Hi"),)))
     assert tokenizer.decode(ids, special=True) == "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜>"
+
+
+def test_the_embedded_models_own_template_writes_its_format() -> None:
+    folder = data_path("guide")
+    if not (folder / "tokenizer.json").exists():
+        pytest.skip("the guide is not in this checkout yet")
+    tokenizer = Tokenizer.open(folder)
+    guess, named = guess_template(tokenizer, {}), template_for("guide", tokenizer)
+    assert "exactly" in guess.why
+    for think in (None, True, False):
+        assert guess.encode(QUESTION, think) == named.encode(QUESTION, think)
 
 
 def test_the_room_is_imported_without_its_heavy_tools() -> None:

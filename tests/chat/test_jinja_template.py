@@ -145,6 +145,13 @@ def test_a_wish_that_the_template_cannot_fulfil_is_refused() -> None:
             template.encode(question, wrong)
 
 
+def test_who_thinks_unasked(tmp_path: Path) -> None:
+    assert template_for("jinja", small(tmp_path / "a", templates.CHATML)).default_think
+    assert template_for("jinja", vocabularies.deepseek_with(templates.R1)).default_think
+    assert not template_for("jinja", vocabularies.deepseek_with(templates.V31)).default_think
+    assert not template_for("jinja", vocabularies.deepseek_with(templates.V3)).default_think
+
+
 def test_a_template_without_a_place_for_a_system_prompt_says_so(tmp_path: Path) -> None:
     question = CONVERSATIONS[1]
     raising = template_for("jinja", small(tmp_path / "a", templates.NO_SYSTEM))

@@ -118,9 +118,19 @@ def test_lone_surrogates_are_replaced(deepseek: Tokenizer) -> None:
 
 
 def test_words_added_to_a_vocabulary_stay_tokens(tmp_path: Path) -> None:
-    marks = (*vocabularies.DEEPSEEK, "    ", "localmoe")
-    tokenizer = Tokenizer.open(vocabularies.write_bytes_tokenizer(tmp_path, marks))
-    assert tokenizer.encode("    localmoe") == [tokenizer.token_id("    "), tokenizer.token_id("localmoe")]
+    added = ["    ", "localmoe", "://"]
+    tokenizer = Tokenizer.open(vocabularies.write_bytes_tokenizer(tmp_path, (*vocabularies.DEEPSEEK, *added)))
+    ids = tokenizer.encode("    localmoe://")
+    assert ids == [tokenizer.token_id(word) for word in added]
+    assert tokenizer.decode(ids) == "    localmoe://"
+
+
+def test_an_added_token_that_the_chat_template_writes_cannot_be_typed(tmp_path: Path) -> None:
+    source = "{{ '@@user:' + messages[0].content }}"
+    marks = (*vocabularies.DEEPSEEK, "@@user:")
+    tokenizer = Tokenizer.open(vocabularies.write_bytes_tokenizer(tmp_path, marks, chat_template=source))
+    mark = tokenizer.token_id("@@user:")
+    assert mark in tokenizer.encode("@@user:", special=True) and mark not in tokenizer.encode("@@user:")
 
 
 def test_a_mark_that_is_also_a_word_of_the_vocabulary_cannot_be_typed(tmp_path: Path) -> None:
