@@ -1,6 +1,6 @@
 """The line of requests that wait to be read, visible to those who wait in it."""
 
-from threading import Lock
+from threading import RLock
 
 from localmoe.engine.job import Job
 from localmoe.events import Queued
@@ -11,7 +11,7 @@ class Line:
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may cancel while its thread is in here
 
     def __len__(self) -> int:
         return len(self._jobs)
