@@ -260,6 +260,8 @@ def random_shape(seed: int) -> dict[str, Any]:
         greedy = bool(pick.integers(2))
         shape |= {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"], "scoring_func": "softmax"}
         shape |= {"topk_method": "greedy" if greedy else "group_limited_greedy", "norm_topk_prob": False}
+        for key in ("kv_lora_rank", "qk_nope_head_dim"):
+            shape[key] += shape[key] % 2  # transformers' V2 views rows as complex numbers
     if pick.integers(2):
         shape["quantization_config"] = None
     else:
