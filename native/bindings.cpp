@@ -26,4 +26,5 @@ NB_MODULE(_native, m) {
       .def_prop_ro("num_workers", &Pool::num_workers)
       .def_prop_ro("tiles", &Pool::tiles, "Tiles run so far: [urgent, bulk].");
   bind_program(m);
+  bind_measure(m);
 }

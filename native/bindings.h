@@ -6,5 +6,6 @@
 namespace localmoe {
 
 void bind_program(nanobind::module_& m);
+void bind_measure(nanobind::module_& m);
 
 }  // namespace localmoe

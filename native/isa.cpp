@@ -7,13 +7,22 @@ namespace {
 
 struct Target {
   const Kernels* kernels;
+  const Measures* measures;
   bool supported;
 };
 
 std::vector<Target> targets() {
   __builtin_cpu_init();  // the builtins test XCR0 too, so a kernel that does not save wide registers counts as "no"
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return {{&kScalarKernels, true}, {&kAvx2Kernels, avx2}};
+  return {{&kScalarKernels, &kScalarMeasures, true}, {&kAvx2Kernels, &kAvx2Measures, avx2}};
+}
+
+Target select(const std::string& name) {
+  const std::vector<Target> all = targets();
+  for (auto target = all.rbegin(); target != all.rend(); ++target) {
+    if (target->supported && (name.empty() || name == target->kernels->name)) return *target;
+  }
+  throw std::invalid_argument("no target '" + name + "' for this machine");
 }
 
 }  // namespace
@@ -26,13 +35,8 @@ std::vector<std::string> supported_targets() {
   return names;
 }
 
-const Kernels& select_kernels(const std::string& name) {
-  const Kernels* best = nullptr;
-  for (const Target& target : targets()) {
-    if (target.supported && (name.empty() || name == target.kernels->name)) best = target.kernels;
-  }
-  if (best == nullptr) throw std::invalid_argument("no target '" + name + "' for this machine");
-  return *best;
-}
+const Kernels& select_kernels(const std::string& name) { return *select(name).kernels; }
+
+const Measures& select_measures(const std::string& name) { return *select(name).measures; }
 
 }  // namespace localmoe

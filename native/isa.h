@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "measure.h"
 
 namespace localmoe {
 
@@ -14,5 +15,7 @@ std::vector<std::string> supported_targets();
 // The kernels of `name`, or of the best supported target when it is empty.
 // Throws std::invalid_argument for a name that is unknown or not supported here.
 const Kernels& select_kernels(const std::string& name);
+// The same target's measures.
+const Measures& select_measures(const std::string& name);
 
 }  // namespace localmoe

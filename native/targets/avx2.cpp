@@ -1,5 +1,6 @@
 // The avx2 target: the kernels, compiled once more in a namespace of their own.
 #include "../kernels.h"
+#include "../measure.h"
 
 #include <immintrin.h>
 
@@ -16,9 +17,11 @@ namespace {
 #include "../kernels/attend-inl.h"
 #include "../kernels/prefill-inl.h"
 #include "../kernels/table-inl.h"
+#include "../kernels/measure-inl.h"
 
 }  // namespace
 
 extern const Kernels kAvx2Kernels = make_table("avx2");
+extern const Measures kAvx2Measures = make_measures();
 
 }  // namespace localmoe

@@ -1,5 +1,6 @@
 // The scalar target: the kernels, compiled once more in a namespace of their own.
 #include "../kernels.h"
+#include "../measure.h"
 
 namespace localmoe {
 namespace {
@@ -14,9 +15,11 @@ namespace {
 #include "../kernels/attend-inl.h"
 #include "../kernels/prefill-inl.h"
 #include "../kernels/table-inl.h"
+#include "../kernels/measure-inl.h"
 
 }  // namespace
 
 extern const Kernels kScalarKernels = make_table("scalar");
+extern const Measures kScalarMeasures = make_measures();
 
 }  // namespace localmoe

@@ -1,0 +1,20 @@
+// What a target's cores can do at best, to measure kernels against: streaming reads and FMA chains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace localmoe {
+
+struct Measures {
+  const char* const* reader_names;  // streaming-read variants, ending in null
+  // Reads [data, data + bytes) once in the given variant; bytes is a multiple of 4096. Returns a digest of all of it.
+  uint64_t (*read)(int variant, const uint8_t* data, size_t bytes);
+  // Independent FMA chains in registers, `steps` steps long. Returns the FLOPs done; writes a digest to *sink.
+  double (*fma)(int64_t steps, float* sink);
+};
+
+extern const Measures kScalarMeasures;
+extern const Measures kAvx2Measures;
+
+}  // namespace localmoe
