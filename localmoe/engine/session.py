@@ -53,6 +53,7 @@ class Sessions:
 
     def open(self, name: str, ids: Sequence[int]) -> Session:
         """The session of that name; when another holds more of `ids`, it shares that one's pages from now on."""
+        self._forget_empty()
         session = self._sessions.setdefault(name, Session(name, self._cache.new_table()))
         self._sessions.move_to_end(name)
         donor = max(self._sessions.values(), key=lambda s: common_prefix(s.ids, ids))
@@ -76,6 +77,11 @@ class Sessions:
         """Pages that no busy session holds."""
         busy = {int(page) for s in self._sessions.values() if s.busy for page in s.table.pages}
         return self._cache.num_pages - len(busy)
+
+    def _forget_empty(self) -> None:
+        for session in [s for s in self._sessions.values() if not s.busy and not s.ids]:
+            session.table.release()
+            del self._sessions[session.name]
 
     def _evict_oldest(self, but: Session) -> bool:
         for session in self._sessions.values():

@@ -100,3 +100,10 @@ def test_all_pages_come_back(cache):
     assert sessions.num_available() == 8
     assert sessions.reserve(sessions.open("all", []), 8 * PAGE_TOKENS)
     assert len(sessions) == 1
+
+
+def test_sessions_without_tokens_are_forgotten(cache):
+    sessions = Sessions(cache)
+    for n in range(50):
+        sessions.open(f"s{n}", []).rewind(0)
+    assert len(sessions) == 1
