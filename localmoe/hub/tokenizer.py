@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localmoe.errors import CheckpointError, UnsupportedModelError
-from localmoe.hub.json_file import fetch_hint, require_file, shown
+from localmoe.hub.json_file import MAX_JSON_BYTES, fetch_hint, require_file, shown
 from localmoe.hub.pieces import TextStream, piece_reader
 from localmoe.hub.tokenizer_config import TokenizerConfig, read_tokenizer_config
 
@@ -160,7 +160,8 @@ def _read_backend(folder: Path) -> Any:
             f"{shown(folder)} has a tiktoken.model but no tokenizer.json, the only kind of tokenizer read here.",
             "some converted copies of the model carry a tokenizer.json: copy it into that folder.",
         )
-    require_file(path)
+    if require_file(path).st_size > MAX_JSON_BYTES:
+        raise CheckpointError(f"tokenizer.json is larger than {MAX_JSON_BYTES:,} bytes.", fetch_hint(path))
     from tokenizers import Tokenizer as Backend
 
     try:
