@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from localmoe.cli.streams import Aside, to_stdout
 from localmoe.cli.words import progress_line
+from localmoe.engine.plan_json import plan_json
 from localmoe.engine.request import EngineInfo
 from localmoe.events import Event, Failed, Finished, TextDelta, encode
 from localmoe.tui.printable import printable
@@ -128,18 +129,6 @@ def answer_object(info: EngineInfo, finished: Finished, *, with_ids: bool) -> di
             "prefill_tok_s": finished.prefill_tok_s,
             "decode_tok_s": finished.decode_tok_s,
         },
-        "plan": plan_object(info),
+        "plan": plan_json(info),
         **ids,
-    }
-
-
-def plan_object(info: EngineInfo) -> dict[str, Any]:
-    """What the engine decided, and why."""
-    return {
-        "isa": info.isa,
-        "num_threads": info.num_threads,
-        "context_limit": info.context_limit,
-        "weight_bytes": info.weight_bytes,
-        "cache_bytes": info.cache_bytes,
-        "decisions": list(info.plan),
     }

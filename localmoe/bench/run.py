@@ -1,0 +1,59 @@
+"""From names of suites to a report."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from difflib import get_close_matches
+
+from localmoe.bench import answers, kernels, startup
+from localmoe.bench.checkpoint import bench_checkpoint
+from localmoe.bench.rows import Note, Report, Row
+from localmoe.engine.engine import Engine
+from localmoe.engine.plan_json import plan_json
+from localmoe.engine.request import EngineInfo
+from localmoe.errors import UsageError
+from localmoe.hardware import probe
+from localmoe.settings import Settings, cache_dir
+
+SUITES = ("kernels", "prefill", "decode", "startup")
+
+
+def run_suites(suites: tuple[str, ...], settings: Settings, note: Note) -> Report:
+    """Measures `suites`, in their order."""
+    machine = probe(paths={"bench": cache_dir()}).to_json()
+    rows: list[Row] = []
+    info: EngineInfo | None = None
+    if "kernels" in suites:
+        rows += kernels.measure(settings, note)
+    if answered := tuple(suite for suite in suites if suite in answers.CASES):
+        with closing(_open(answered, settings, note)) as engine:
+            info = engine.info
+            rows += _answered(engine, answered, note)
+    if "startup" in suites:
+        rows += startup.measure(settings.model, note)
+    return Report(machine, info.model if info else None, plan_json(info) if info else None, tuple(rows))
+
+
+def parse_suites(names: str) -> tuple[str, ...]:
+    """The suites in `names`, which commas part, in the order of SUITES; UsageError for an unknown one."""
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    for name in sorted(wanted - set(SUITES)):
+        close = get_close_matches(name, SUITES, n=1)
+        hint = f"did you mean {close[0]}?" if close else ""
+        raise UsageError(f"there is no suite {name!r}", f"{hint} known: {', '.join(SUITES)}".strip())
+    if not wanted:
+        raise UsageError("no suite is named", f"known: {', '.join(SUITES)}")
+    return tuple(suite for suite in SUITES if suite in wanted)
+
+
+def _open(suites: tuple[str, ...], settings: Settings, note: Note) -> Engine:
+    """The model that was asked for, or the benchmark's own, with room for all cases."""
+    is_asked_for = settings.origin("model") in ("flag", "environment")
+    model = settings.model if is_asked_for else str(bench_checkpoint(note))
+    note(f"opening {model}")
+    return Engine.open(model, replace(settings, context=answers.context_for(suites)))
+
+
+def _answered(engine: Engine, suites: tuple[str, ...], note: Note) -> Iterator[Row]:
+    for suite in suites:
+        yield from answers.measure(engine, suite, note)

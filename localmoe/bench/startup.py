@@ -1,0 +1,108 @@
+"""Suite startup: how long until something is seen, beside the barest program of the same libraries.
+
+Runs are paired, one of each in turn, so that whatever else the machine does hits both.
+"""
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from fcntl import ioctl
+from statistics import median
+from termios import TIOCSWINSZ
+
+from localmoe.bench.rows import Note, Row
+from localmoe.errors import LocalmoeError
+
+NUM_PAIRS = {"help": 11, "first-paint": 7}
+ROWS, COLUMNS = 40, 120
+PAINT_S = 60.0  # a chat that shows no prompt by then never will
+PROMPT = "❯".encode()
+
+LOCALMOE = "from localmoe.cli import main; main()"
+BARE_TYPER = """
+import typer
+app = typer.Typer(rich_markup_mode=None)
+@app.command()
+def main(name: str = "you") -> None:
+    "Say hello."
+app()
+"""
+BARE_TEXTUAL = """
+from textual.app import App
+from textual.widgets import Input, Static
+class Bare(App):
+    def compose(self):
+        yield Static("❯ ")
+        yield Input()
+Bare().run()
+"""
+
+
+def measure(model: str, note: Note) -> Iterator[Row]:
+    """The rows `help` and `first-paint`."""
+    note("help: localmoe --help and a bare typer program, in turn")
+    yield _row("help", lambda: help_s(LOCALMOE), lambda: help_s(BARE_TYPER))
+    note("first-paint: the chat and a bare Textual program, in turn")
+    yield _row("first-paint", lambda: paint_s(LOCALMOE, "chat", "-m", model), lambda: paint_s(BARE_TEXTUAL))
+
+
+def _row(case: str, ours: Callable[[], float], bare: Callable[[], float]) -> Row:
+    """Medians in seconds; the ratio is the median of the pairs' ratios."""
+    ours(), bare()  # what is read from disk for the first time is not what is measured
+    pairs = [(ours(), bare()) for _ in range(NUM_PAIRS[case])]
+    value, reference = (median(side) for side in zip(*pairs, strict=True))
+    return Row("startup", case, "s", value, "s", reference, median(a / b for a, b in pairs))
+
+
+def help_s(program: str) -> float:
+    """Seconds that `program --help` takes."""
+    start_s = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", program, "--help"], stdin=subprocess.DEVNULL, capture_output=True)
+    if done.returncode:
+        raise LocalmoeError("a program that was to be measured failed", done.stderr.decode(errors="replace")[-200:])
+    return time.perf_counter() - start_s
+
+
+def paint_s(program: str, *arguments: str) -> float:
+    """Seconds until `program` shows its prompt on a terminal."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    start_s = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(theirs)
+    try:
+        if not _shows(ours, PROMPT, start_s + PAINT_S):
+            raise LocalmoeError("the chat did not show its prompt", "run `localmoe chat` to see why")
+        return time.perf_counter() - start_s
+    finally:
+        process.send_signal(signal.SIGKILL)  # it has nothing to save, and leaving would take its time
+        process.wait()
+        os.close(ours)
+
+
+def _shows(terminal: int, wanted: bytes, deadline_s: float) -> bool:
+    """Whether `wanted` comes from `terminal` before the deadline, and before its program ends."""
+    seen = b""
+    while (left_s := deadline_s - time.perf_counter()) > 0:
+        if not select.select([terminal], [], [], left_s)[0]:
+            return False
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:  # Linux says EIO when the program has ended
+            return False
+        if wanted in seen:
+            return True
+    return False

@@ -1,0 +1,203 @@
+"""What `localmoe bench` measures, with what, and how it says so."""
+
+import errno
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import localmoe
+from localmoe.bench import answers, checkpoint, startup
+from localmoe.bench.checkpoint import Shape, bench_checkpoint, write_checkpoint
+from localmoe.bench.prompts import prompt_of
+from localmoe.bench.rows import Report, Row
+from localmoe.bench.run import SUITES, parse_suites
+from localmoe.bench.shard import _CODES, _VALUES
+from localmoe.chat.message import Conversation, Message
+from localmoe.engine.script import Script
+from localmoe.engine.scripted import DEMO_INFO, ScriptedEngine
+from localmoe.errors import LocalmoeError, OutOfMemoryError, UsageError
+from localmoe.hub.checkpoint import Checkpoint
+from localmoe.model.config import read_config
+from localmoe.model.tensors import expected_tensors
+
+TINY = Shape(
+    hidden_size=256,
+    num_hidden_layers=2,
+    intermediate_size=384,
+    n_routed_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=176,
+    num_attention_heads=2,
+    q_lora_rank=96,
+    kv_lora_rank=128,
+    qk_nope_head_dim=64,
+    qk_rope_head_dim=32,
+    v_head_dim=64,
+    vocab_size=512,
+)
+
+
+def quiet(text: str) -> None:
+    """Hears nothing."""
+
+
+def counted(engine, text):
+    return engine.count_tokens(Conversation((Message("user", text),)))
+
+
+def test_suites_are_taken_in_their_own_order():
+    assert parse_suites("decode, kernels,decode") == ("kernels", "decode")
+    assert parse_suites(",".join(SUITES)) == SUITES
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [("decod", "did you mean decode"), ("", "known: kernels"), ("x,y", "known:")]
+)
+def test_an_unknown_suite_is_answered_with_what_is_known(names, said):
+    with pytest.raises(UsageError) as caught:
+        parse_suites(names)
+    assert said in caught.value.hint
+
+
+def test_a_report_is_json_and_a_table():
+    rows = (
+        Row("decode", "decode-8192", "tok_s", 21.5, "tok/s", 24.0, 0.896, "avx512_bf16"),
+        Row("startup", "help", "s", 0.153, "s", 0.14, 1.09),
+        Row("prefill", "prefill-512", "tok_s", 1212.3, "tok/s", isa="avx2"),
+    )
+    report = Report({"cpu": {}}, "guide", {"isa": "avx2"}, rows)
+    data = json.loads(json.dumps(report.to_json()))
+    assert list(data) == ["machine", "model", "plan", "rows"]
+    assert list(data["rows"][0]) == ["suite", "case", "metric", "value", "unit", "reference", "ratio", "isa"]
+    assert data["rows"][2]["reference"] is None
+    table = report.to_table()
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert "1,212 tok/s" in table
+    assert "21.5 tok/s" in table
+
+
+def test_the_checkpoint_is_complete_and_sound(tmp_path):
+    write_checkpoint(tmp_path / "model", TINY, seed=1)
+    found = Checkpoint.open(tmp_path / "model")
+    found.validate(expected_tensors(read_config(found.config)))
+    assert not np.isin(_CODES & 127, 127).any()
+    assert abs(_VALUES.mean()) < 1
+    for file in (tmp_path / "model").glob("*.safetensors"):
+        assert file.stat().st_size > 1000
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path):
+    for name in ("a", "b", "other"):
+        write_checkpoint(tmp_path / name, TINY, seed=2 if name == "other" else 1)
+    shards = [(tmp_path / name / "model-layer-001.safetensors").read_bytes() for name in ("a", "b", "other")]
+    assert shards[0] == shards[1] != shards[2]
+
+
+def test_the_checkpoint_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(checkpoint, "Shape", lambda: TINY)
+    notes = []
+    folder = bench_checkpoint(notes.append)
+    made = (folder / "config.json").stat().st_mtime_ns
+    assert bench_checkpoint(notes.append) == folder
+    assert (folder / "config.json").stat().st_mtime_ns == made
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, OutOfMemoryError), (errno.EACCES, LocalmoeError)])
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, code, kind):
+    def fails(folder: Path, shape: Shape, seed: int) -> None:
+        folder.mkdir(parents=True)
+        (folder / "half").write_text("x")
+        raise OSError(code, "no")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(checkpoint, "write_checkpoint", fails)
+    with pytest.raises(kind, match="cannot be written"):
+        bench_checkpoint(quiet)
+    assert not list((tmp_path / "localmoe/bench").iterdir())
+
+
+@pytest.mark.parametrize("num_tokens", [64, 512, 2047])
+def test_prompts_have_the_wanted_length(num_tokens):
+    engine = ScriptedEngine()
+    prompt = prompt_of(engine, num_tokens, seed=1)
+    assert num_tokens - 2 <= counted(engine, prompt) <= num_tokens
+    assert prompt != prompt_of(engine, num_tokens, seed=2)
+    engine.close()
+
+
+def test_each_case_has_a_row_and_the_longer_one_a_reference():
+    engine = ScriptedEngine([Script("word " * 80)])
+    first, second = answers.measure(engine, "prefill", quiet)
+    engine.close()
+    assert (first.case, first.metric, first.unit, first.reference) == ("prefill-512", "tok_s", "tok/s", None)
+    assert second.case == "prefill-2048"
+    assert second.reference == first.value > 0
+    assert second.ratio == pytest.approx(second.value / first.value)
+
+
+def test_what_does_not_fit_is_left_out_and_said():
+    engine = ScriptedEngine([Script("word " * 80)])
+    notes = []
+    rows = list(answers.measure(engine, "decode", notes.append))
+    engine.close()
+    assert [row.case for row in rows] == ["decode-128"]
+    assert any("decode-8192 is left out" in note for note in notes)
+
+
+def test_room_is_made_for_the_longest_case():
+    assert answers.context_for(("prefill",)) == 2050
+    assert answers.context_for(("prefill", "decode")) == 8192 + answers.NUM_DECODED + 1
+    assert answers.context_for(("startup",)) == 0
+
+
+def test_a_model_that_stops_at_once_is_said():
+    engine = ScriptedEngine(["No."], info=replace(DEMO_INFO, context_limit=9000))
+    with pytest.raises(LocalmoeError, match="ends its answers"):
+        list(answers.measure(engine, "decode", quiet))
+    engine.close()
+
+
+def test_an_engine_that_fails_ends_the_suite_with_its_words():
+    engine = ScriptedEngine([Script("x", error=LocalmoeError("broken", "mend it"))])
+    with pytest.raises(LocalmoeError, match="broken"):
+        list(answers.measure(engine, "prefill", quiet))
+    engine.close()
+
+
+def test_a_bare_program_paints():
+    assert 0.05 < startup.paint_s(startup.BARE_TEXTUAL) < 30
+
+
+def test_a_program_that_paints_nothing_is_said():
+    with pytest.raises(LocalmoeError, match="did not show"):
+        startup.paint_s("print('nothing to see')")
+    with pytest.raises(LocalmoeError, match="failed"):
+        startup.help_s("raise SystemExit(3)")
+
+
+def test_from_the_command_line(tmp_path):
+    write_checkpoint(tmp_path / "model", TINY, seed=1)
+
+    def bench(*arguments):
+        checkout = str(Path(localmoe.__file__).resolve().parent.parent)
+        return subprocess.run(
+            [sys.executable, "-m", "localmoe", "bench", *arguments],
+            capture_output=True,
+            env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": checkout},
+            timeout=240,
+        )
+
+    assert bench("--suite", "nothing").returncode == 2
+    done = bench("--suite", "prefill,decode", "--model", str(tmp_path / "model"), "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    report = json.loads(done.stdout)
+    assert [row["case"] for row in report["rows"]] == ["prefill-512", "prefill-2048", "decode-128", "decode-8192"]
+    assert all(row["value"] > 0 and row["isa"] == report["plan"]["isa"] for row in report["rows"])
+    assert report["machine"]["cpu"]["num_cores"] >= 1
