@@ -45,14 +45,13 @@ class Prompt(TextArea):
     def action_scroll_chat(self, pages: int) -> None:
         self.post_message(self.PageScrolled(pages))
 
+    # Textual calls these before TextArea's own.
+
     async def _on_key(self, event: Key) -> None:
         if event.key == "enter":
             event.stop()
             event.prevent_default()
             self.post_message(self.Submitted())
-            return
-        await super()._on_key(event)
 
     async def _on_paste(self, event: Paste) -> None:
-        await super()._on_paste(Paste(printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))))
-        event.prevent_default()
+        event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,0 +1,148 @@
+"""The pictures that are compared: each scene is a chat and what happens in it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from staged import DEEPSEEK, StagedChat, answered, opened, say, until
+from textual.pilot import Pilot
+
+from localmoe.engine.script import Script
+from localmoe.errors import ModelNotFoundError, OutOfMemoryError
+from localmoe.events import Loading
+
+QUESTION = "Why does prefill load the whole layer, and not just the chosen experts?"
+THOUGHT = "The user asks about the loader. Experts are chosen per token, so the union grows quickly with tokens. " * 4
+ANSWER = '''Above about a hundred tokens **nearly every expert** is chosen by some token, so the loader \
+need not wait for the router. With `T` tokens that choose 8 of 256:
+
+```python
+def touched(num_tokens: int) -> float:
+    """How many of 256 experts some token chooses."""
+    return 256 * (1 - (31 / 32) ** num_tokens)
+```
+
+| tokens | experts |
+|---:|---:|
+| 32 | 163 |
+| 128 | 252 |
+
+1. Layer *n + 1* is loaded while layer *n* computes.
+2. 한국어와 中文, 日本語도 제 폭으로 보입니다. 🎉
+'''
+
+
+@dataclass(frozen=True)
+class Scene:
+    app: Callable[[], StagedChat]
+    play: Callable[[Pilot[None]], Awaitable[object]]
+
+
+def long_script(**more: object) -> Script:
+    return Script(ANSWER, THOUGHT, prompt_tokens=17_480, prefill_ticks=20, prefill_tick_s=0.72, token_s=0.047, **more)  # type: ignore[arg-type]
+
+
+async def ask(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await say(pilot, QUESTION)
+
+
+async def play_empty(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+
+
+async def play_loading(pilot: Pilot[None]) -> None:
+    app = pilot.app
+    assert isinstance(app, StagedChat)
+    await until(pilot, lambda: app.chat.readings.loading)
+
+
+async def play_prefill(pilot: Pilot[None]) -> None:
+    await ask(pilot)
+    await until(pilot, lambda: (p := pilot.app.chat.readings.prefill) and p.done_tokens == 12_236)  # type: ignore[attr-defined]
+
+
+async def play_thinking(pilot: Pilot[None]) -> None:
+    await ask(pilot)
+    await until(pilot, lambda: (s := pilot.app.chat.readings.stats) and s.thought_tokens >= 36)  # type: ignore[attr-defined]
+    await pilot.pause(0.2)
+    await pilot.press("ctrl+t")
+
+
+async def play_streaming(pilot: Pilot[None]) -> None:
+    await ask(pilot)
+    await until(pilot, lambda: "return" in pilot.app.chat.query_one("AnswerTurn").text)  # type: ignore[attr-defined]
+    await pilot.pause(0.3)
+
+
+async def play_answer(pilot: Pilot[None]) -> None:
+    await ask(pilot)
+    await answered(pilot)
+
+
+async def play_stopped(pilot: Pilot[None]) -> None:
+    await play_streaming(pilot)
+    await pilot.press("escape")
+    await answered(pilot)
+
+
+async def play_error(pilot: Pilot[None]) -> None:
+    await ask(pilot)
+    await until(pilot, lambda: pilot.app.chat.query("Failure"))  # type: ignore[attr-defined]
+
+
+async def play_open_error(pilot: Pilot[None]) -> None:
+    await until(pilot, lambda: pilot.app.screen.query("Failure"))
+
+
+async def play_help(pilot: Pilot[None]) -> None:
+    await opened(pilot)
+    await pilot.press("f1")
+    await pilot.pause()
+
+
+async def play_confirm(pilot: Pilot[None]) -> None:
+    await play_answer(pilot)
+    await pilot.press("ctrl+n")
+    await pilot.pause()
+
+
+async def play_waiting(pilot: Pilot[None]) -> None:
+    await play_streaming(pilot)
+    await say(pilot, "And on one GPU?")
+
+
+async def play_no_panel(pilot: Pilot[None]) -> None:
+    await play_answer(pilot)
+    await pilot.press("f2")
+
+
+def deepseek(script: Script) -> Callable[[], StagedChat]:
+    return lambda: StagedChat([script], info=DEEPSEEK)
+
+
+NO_MEMORY = OutOfMemoryError(
+    "the context is full: this question needs 18,112 tokens and 16,384 are left",
+    "start a new chat with Ctrl+N, or open the model with a larger --context",
+)
+NO_MODEL = ModelNotFoundError(
+    "deepseek-v3.1 is not on this machine",
+    "download it with: hf download deepseek-ai/DeepSeek-V3.1",
+)
+LOADING = Loading("reading", 412_000_000_000, 688_586_727_753, 4_200_000_000.0, 66.0)
+
+SCENES = {
+    "empty": Scene(StagedChat, play_empty),
+    "empty_real": Scene(lambda: StagedChat(info=DEEPSEEK), play_empty),
+    "loading": Scene(lambda: StagedChat(info=DEEPSEEK, loading=[LOADING]), play_loading),
+    "prefill": Scene(deepseek(long_script(pause_in_prefill=14)), play_prefill),
+    "thinking": Scene(deepseek(long_script(pause_after=40)), play_thinking),
+    "streaming": Scene(deepseek(long_script(pause_after=118)), play_streaming),
+    "waiting": Scene(deepseek(long_script(pause_after=118)), play_waiting),
+    "answer": Scene(deepseek(long_script()), play_answer),
+    "no_panel": Scene(deepseek(long_script()), play_no_panel),
+    "stopped": Scene(deepseek(long_script(pause_after=118)), play_stopped),
+    "error": Scene(deepseek(Script(error=NO_MEMORY)), play_error),
+    "open_error": Scene(lambda: StagedChat(info=DEEPSEEK, fails=NO_MODEL), play_open_error),
+    "help": Scene(StagedChat, play_help),
+    "confirm": Scene(deepseek(long_script()), play_confirm),
+}
