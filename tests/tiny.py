@@ -106,6 +106,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two-dense": {"first_k_dense_replace": 2, "num_hidden_layers": 4},
     "three-dense": {"first_k_dense_replace": 3, "num_hidden_layers": 4},
     "two-shared": {"n_shared_experts": 2},
+    "no-shared": {"n_shared_experts": 0},
     "one-group": {"n_routed_experts": 24, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1},
     "kimi-k2": {
         "model_type": "kimi_k2",

@@ -244,7 +244,7 @@ def random_shape(seed: int) -> dict[str, Any]:
         "n_group": groups,
         "topk_group": top_groups,
         "num_experts_per_tok": int(pick.integers(1, min(top_groups * size, 8) + 1)),
-        "n_shared_experts": int(pick.integers(1, 3)),
+        "n_shared_experts": int(pick.integers(0, 3)),
         "norm_topk_prob": bool(pick.integers(2)),
         "routed_scaling_factor": float(pick.uniform(0.5, 3)),
         "rms_norm_eps": float(pick.choice([1e-6, 1e-5])),

@@ -3,11 +3,14 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import FP8, SHAPES, V2, V3, YARN
 
-from localmoe.errors import CheckpointError, UnsupportedModelError
+from localmoe.errors import CheckpointError, ModelError, UnsupportedModelError
 from localmoe.model.config import Yarn, read_config
 from localmoe.model.tensors import expected_tensors
 
@@ -251,3 +254,22 @@ def assert_helpful(error, words):
     assert "\n" not in error.message
     for word in words:
         assert word in error.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*YARN, *FP8]), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([V3, V3 | V2]),
+    st.dictionaries(st.sampled_from([*V3, "rope_parameters", "rope_interleave", "n_shared_experts"]), JSON, max_size=3),
+)
+def test_whatever_stands_in_a_config_it_is_read_or_refused(config, damage):
+    try:
+        expected_tensors(replace(read_config(config | damage), num_layers=1))
+    except ModelError as error:
+        assert_helpful(error, ["config.json"])
