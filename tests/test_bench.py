@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import localmoe
-from localmoe.bench import answers, checkpoint, startup
+from localmoe.bench import answers, checkpoint, kernels, startup
 from localmoe.bench.checkpoint import Shape, bench_checkpoint, write_checkpoint
 from localmoe.bench.prompts import prompt_of
 from localmoe.bench.rows import Report, Row
@@ -24,6 +24,7 @@ from localmoe.errors import LocalmoeError, OutOfMemoryError, UsageError
 from localmoe.hub.checkpoint import Checkpoint
 from localmoe.model.config import read_config
 from localmoe.model.tensors import expected_tensors
+from localmoe.settings import Settings
 
 TINY = Shape(
     hidden_size=256,
@@ -169,6 +170,37 @@ def test_an_engine_that_fails_ends_the_suite_with_its_words():
     with pytest.raises(LocalmoeError, match="broken"):
         list(answers.measure(engine, "prefill", quiet))
     engine.close()
+
+
+@pytest.fixture
+def small_kernels(monkeypatch):
+    """The suite's kernels at sizes that take no time."""
+    sizes = {"HIDDEN": 256, "INTER": 128, "HEADS": 4, "CONTEXT": 128, "NUM_PAIRS": 2, "MOE_TOKENS": (1, 3)}
+    for name, value in (sizes | {"GEMM_TOKENS": (9, 48)}).items():
+        monkeypatch.setattr(kernels, name, value)
+
+
+def test_kernels_stand_beside_what_the_cores_can_do(small_kernels):
+    rows = list(kernels.measure(Settings(isa="scalar", threads=2), quiet))
+    assert [row.case for row in rows] == ["attention-4k", "gemm-9", "gemm-48", "gemv", "moe-1", "moe-3"]
+    for row in rows:
+        assert row.isa == "scalar"
+        assert row.value > 0
+        assert row.reference > 0
+        assert row.ratio == pytest.approx(row.value / row.reference, rel=0.9)
+    assert {row.unit for row in rows} == {"GFLOP/s", "GB/s"}
+
+
+def test_kernels_that_memory_does_not_hold_are_left_out_and_said(small_kernels, monkeypatch):
+    monkeypatch.setattr(kernels, "available_memory", lambda: 1000)
+    notes = []
+    assert [row.case for row in kernels.measure(Settings(), notes.append)] == ["attention-4k", "gemm-9", "gemm-48"]
+    assert any("left out" in note for note in notes)
+
+
+def test_a_target_that_this_machine_lacks_is_said():
+    with pytest.raises(UsageError, match="sse9"):
+        kernels.make_workers(Settings(isa="sse9"))
 
 
 def test_a_bare_program_paints():

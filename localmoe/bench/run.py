@@ -30,7 +30,7 @@ def run_suites(suites: tuple[str, ...], settings: Settings, note: Note) -> Repor
             info = engine.info
             rows += _answered(engine, answered, note)
     if "startup" in suites:
-        rows += startup.measure(settings.model, note)
+        rows += startup.measure(settings.model if _names_model(settings) else None, note)
     return Report(machine, info.model if info else None, plan_json(info) if info else None, tuple(rows))
 
 
@@ -48,10 +48,14 @@ def parse_suites(names: str) -> tuple[str, ...]:
 
 def _open(suites: tuple[str, ...], settings: Settings, note: Note) -> Engine:
     """The model that was asked for, or the benchmark's own, with room for all cases."""
-    is_asked_for = settings.origin("model") in ("flag", "environment")
-    model = settings.model if is_asked_for else str(bench_checkpoint(note))
+    model = settings.model if _names_model(settings) else str(bench_checkpoint(note))
     note(f"opening {model}")
     return Engine.open(model, replace(settings, context=answers.context_for(suites)))
+
+
+def _names_model(settings: Settings) -> bool:
+    """Whether this run is about a certain model; what config.toml says is about chats."""
+    return settings.origin("model") in ("flag", "environment")
 
 
 def _answered(engine: Engine, suites: tuple[str, ...], note: Note) -> Iterator[Row]:

@@ -73,13 +73,18 @@ def write_shard(file: Path, tensors: list[Tensor], random: np.random.Generator) 
 
 def _draw(tensor: Tensor, random: np.random.Generator) -> NDArray[Any]:
     if tensor.dtype == "F8_E4M3":
-        return _CODES[np.frombuffer(random.bytes(prod(tensor.shape)), np.uint8)]
+        return normal_codes(random, prod(tensor.shape))
     values = np.full(tensor.shape, tensor.mean, np.float32)
     if tensor.std:
         values += random.standard_normal(tensor.shape, np.float32) * np.float32(tensor.std)
     if tensor.zero_row is not None:
         values[tensor.zero_row] = 0
     return values if tensor.dtype == "F32" else (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def normal_codes(random: np.random.Generator, count: int) -> NDArray[np.uint8]:
+    """FP8 codes of normal numbers, NaN never among them."""
+    return _CODES[np.frombuffer(random.bytes(count), np.uint8)]
 
 
 def _decoded() -> NDArray[np.float64]:

@@ -44,12 +44,13 @@ Bare().run()
 """
 
 
-def measure(model: str, note: Note) -> Iterator[Row]:
-    """The rows `help` and `first-paint`."""
+def measure(model: str | None, note: Note) -> Iterator[Row]:
+    """The rows `help` and `first-paint`; without a `model`, the chat opens as it does for anybody."""
+    arguments = ("chat", "-m", model) if model else ()
     note("help: localmoe --help and a bare typer program, in turn")
     yield _row("help", lambda: help_s(LOCALMOE), lambda: help_s(BARE_TYPER))
     note("first-paint: the chat and a bare Textual program, in turn")
-    yield _row("first-paint", lambda: paint_s(LOCALMOE, "chat", "-m", model), lambda: paint_s(BARE_TEXTUAL))
+    yield _row("first-paint", lambda: paint_s(LOCALMOE, *arguments), lambda: paint_s(BARE_TEXTUAL))
 
 
 def _row(case: str, ours: Callable[[], float], bare: Callable[[], float]) -> Row:

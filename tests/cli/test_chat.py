@@ -28,6 +28,13 @@ def test_a_chat_answers_and_never_loads_torch(home):
     assert not loaded & {"torch", "transformers", "huggingface_hub"}
 
 
+def test_the_plain_command_opens_the_chat(home):
+    child = chat(home, scripted("'x'"))
+    child.expect("❯")
+    child.send("\x11")
+    child.expect(pexpect.EOF)
+
+
 def test_a_missing_model_is_said_before_the_screen_is_taken(home):
     child = chat(home, scripted("'x'"), "chat", "-m", "no-such-model")
     child.expect(pexpect.EOF)
