@@ -4,7 +4,6 @@ import errno
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from localmoe.bench.run import SUITES, parse_suites
 from localmoe.bench.shard import _CODES, _VALUES
 from localmoe.chat.message import Conversation, Message
 from localmoe.engine.script import Script
-from localmoe.engine.scripted import DEMO_INFO, ScriptedEngine
+from localmoe.engine.scripted import ScriptedEngine
 from localmoe.errors import LocalmoeError, OutOfMemoryError, UsageError
 from localmoe.hub.checkpoint import Checkpoint
 from localmoe.model.config import read_config
@@ -43,8 +42,18 @@ TINY = Shape(
 )
 
 
-def quiet(text: str) -> None:
-    """Hears nothing."""
+class Ears:
+    """Keeps what it hears."""
+
+    def __init__(self):
+        self.heard = []
+        self.warned = []
+
+    def progress(self, text):
+        self.heard.append(text)
+
+    def warn(self, text):
+        self.warned.append(text)
 
 
 def counted(engine, text):
@@ -102,12 +111,12 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path):
 def test_the_checkpoint_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(checkpoint, "Shape", lambda: TINY)
-    notes = []
-    folder = bench_checkpoint(notes.append)
+    ears = Ears()
+    folder = bench_checkpoint(ears)
     made = (folder / "config.json").stat().st_mtime_ns
-    assert bench_checkpoint(notes.append) == folder
+    assert bench_checkpoint(ears) == folder
     assert (folder / "config.json").stat().st_mtime_ns == made
-    assert len(notes) == 1
+    assert len(ears.heard) == 1
 
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, OutOfMemoryError), (errno.EACCES, LocalmoeError)])
@@ -120,7 +129,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_behind(tmp_path, mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(checkpoint, "write_checkpoint", fails)
     with pytest.raises(kind, match="cannot be written"):
-        bench_checkpoint(quiet)
+        bench_checkpoint(Ears())
     assert not list((tmp_path / "localmoe/bench").iterdir())
 
 
@@ -135,7 +144,7 @@ def test_prompts_have_the_wanted_length(num_tokens):
 
 def test_each_case_has_a_row_and_the_longer_one_a_reference():
     engine = ScriptedEngine([Script("word " * 80)])
-    first, second = answers.measure(engine, "prefill", quiet)
+    first, second = answers.measure(engine, "prefill", Ears())
     engine.close()
     assert (first.case, first.metric, first.unit, first.reference) == ("prefill-512", "tok_s", "tok/s", None)
     assert second.case == "prefill-2048"
@@ -145,11 +154,11 @@ def test_each_case_has_a_row_and_the_longer_one_a_reference():
 
 def test_what_does_not_fit_is_left_out_and_said():
     engine = ScriptedEngine([Script("word " * 80)])
-    notes = []
-    rows = list(answers.measure(engine, "decode", notes.append))
+    ears = Ears()
+    rows = list(answers.measure(engine, "decode", ears))
     engine.close()
     assert [row.case for row in rows] == ["decode-128"]
-    assert any("decode-8192 is left out" in note for note in notes)
+    assert any("decode-8192 is left out" in note for note in ears.warned)
 
 
 def test_room_is_made_for_the_longest_case():
@@ -159,16 +168,26 @@ def test_room_is_made_for_the_longest_case():
 
 
 def test_a_model_that_stops_at_once_is_said():
-    engine = ScriptedEngine(["No."], info=replace(DEMO_INFO, context_limit=9000))
-    with pytest.raises(LocalmoeError, match="ends its answers"):
-        list(answers.measure(engine, "decode", quiet))
+    engine = ScriptedEngine(["No."])
+    ears = Ears()
+    assert list(answers.measure(engine, "decode", ears)) == []
+    assert "decode-128 is left out: the model ends its answers after a few tokens" in ears.warned
+    engine.close()
+
+
+def test_what_takes_too_long_is_cut_off_and_said(monkeypatch):
+    monkeypatch.setattr(answers, "ANSWER_S", {"prefill": 0.05, "decode": 0.05})
+    engine = ScriptedEngine([Script("x", prefill_tick_s=0), Script("word", prefill_tick_s=0.2)], time_scale=1)
+    ears = Ears()
+    assert list(answers.measure(engine, "prefill", ears)) == []
+    assert "prefill-512 is left out: not measured within 0 s" in ears.warned
     engine.close()
 
 
 def test_an_engine_that_fails_ends_the_suite_with_its_words():
     engine = ScriptedEngine([Script("x", error=LocalmoeError("broken", "mend it"))])
     with pytest.raises(LocalmoeError, match="broken"):
-        list(answers.measure(engine, "prefill", quiet))
+        list(answers.measure(engine, "prefill", Ears()))
     engine.close()
 
 
@@ -181,7 +200,7 @@ def small_kernels(monkeypatch):
 
 
 def test_kernels_stand_beside_what_the_cores_can_do(small_kernels):
-    rows = list(kernels.measure(Settings(isa="scalar", threads=2), quiet))
+    rows = list(kernels.measure(Settings(isa="scalar", threads=2), Ears()))
     assert [row.case for row in rows] == ["attention-4k", "gemm-9", "gemm-48", "gemv", "moe-1", "moe-3"]
     for row in rows:
         assert row.isa == "scalar"
@@ -193,9 +212,9 @@ def test_kernels_stand_beside_what_the_cores_can_do(small_kernels):
 
 def test_kernels_that_memory_does_not_hold_are_left_out_and_said(small_kernels, monkeypatch):
     monkeypatch.setattr(kernels, "available_memory", lambda: 1000)
-    notes = []
-    assert [row.case for row in kernels.measure(Settings(), notes.append)] == ["attention-4k", "gemm-9", "gemm-48"]
-    assert any("left out" in note for note in notes)
+    ears = Ears()
+    assert [row.case for row in kernels.measure(Settings(), ears)] == ["attention-4k", "gemm-9", "gemm-48"]
+    assert any("left out" in note for note in ears.warned)
 
 
 def test_a_target_that_this_machine_lacks_is_said():

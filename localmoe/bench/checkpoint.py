@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from localmoe.bench import vocabulary
-from localmoe.bench.rows import Note
+from localmoe.bench.rows import Listener
 from localmoe.bench.shard import Tensor, bf16, fp8, ones, write_shard, zeroed_row
 from localmoe.errors import LocalmoeError, OutOfMemoryError
 from localmoe.settings import cache_dir
@@ -45,12 +45,12 @@ class Shape:
     vocab_size: int = 8192
 
 
-def bench_checkpoint(note: Note) -> Path:
+def bench_checkpoint(listener: Listener) -> Path:
     """Its folder; makes it if it is not there."""
     folder = cache_dir() / "bench" / f"small-{VERSION}"
     if (folder / "config.json").exists():
         return folder
-    note(f"making a checkpoint in {folder}")
+    listener.progress(f"making a checkpoint in {folder}")
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)

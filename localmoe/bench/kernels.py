@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from localmoe import _native as native
 from localmoe.bench.kernel_program import SCALE, KernelProgram, Workers, bytes_of, codes, scales
-from localmoe.bench.rows import Note, Row
+from localmoe.bench.rows import Listener, Row
 from localmoe.errors import UsageError
 from localmoe.hardware import available_memory, physical_cores
 from localmoe.hardware.placement import worker_cpus
@@ -27,20 +27,20 @@ GEMM_TOKENS = (48, 256)
 NUM_PAIRS = 9
 
 
-def measure(settings: Settings, note: Note) -> Iterator[Row]:
+def measure(settings: Settings, listener: Listener) -> Iterator[Row]:
     """All rows that memory allows."""
     workers = make_workers(settings)
-    yield from _attention_rows(workers, note)
-    yield from _gemm_rows(workers, note)
+    yield from _attention_rows(workers, listener)
+    yield from _gemm_rows(workers, listener)
     expert_bytes = 3 * HIDDEN * INTER
     if available_memory() < 2 * NUM_EXPERTS * expert_bytes:
-        note(f"gemv and moe are left out: they take {NUM_EXPERTS * expert_bytes / 1e9:.1f} GB of memory")
+        listener.warn(f"gemv and moe are left out: they take {NUM_EXPERTS * expert_bytes / 1e9:.1f} GB of memory")
         return
     blob = codes(NUM_EXPERTS, expert_bytes + 4 * scales(INTER, HIDDEN).size * 3)
     variant = fastest_read(workers, bytes_of(blob))
-    yield _gemv_row(workers, blob, variant, note)
+    yield _gemv_row(workers, blob, variant, listener)
     for num_tokens in MOE_TOKENS:
-        yield _moe_row(workers, blob, num_tokens, variant, note)
+        yield _moe_row(workers, blob, num_tokens, variant, listener)
 
 
 def make_workers(settings: Settings) -> Workers:
@@ -60,9 +60,9 @@ def fastest_read(workers: Workers, data: NDArray[np.uint8]) -> int:
     return min(variants, key=lambda v: median(_read_s(workers, data, v) for _ in range(3)))
 
 
-def _gemv_row(workers: Workers, blob: NDArray[np.uint8], variant: int, note: Note) -> Row:
+def _gemv_row(workers: Workers, blob: NDArray[np.uint8], variant: int, listener: Listener) -> Row:
     """One token through matrices that lie one after the other, each of them used once."""
-    note("gemv: one token, FP8")
+    listener.progress("gemv: one token, FP8")
     matrices = bytes_of(blob)[: NUM_EXPERTS * 3 * HIDDEN * INTER].reshape(-1, INTER, HIDDEN)
     program = KernelProgram(workers, 1)
     x, y, scale = program.input(HIDDEN), program.rows(INTER), scales(INTER, HIDDEN)
@@ -74,36 +74,30 @@ def _gemv_row(workers: Workers, blob: NDArray[np.uint8], variant: int, note: Not
     )
 
 
-def _moe_row(workers: Workers, blob: NDArray[np.uint8], num_tokens: int, variant: int, note: Note) -> Row:
+def _moe_row(workers: Workers, blob: NDArray[np.uint8], num_tokens: int, variant: int, listener: Listener) -> Row:
     """The routed experts of a layer; all tokens choose the same ones, others in each run."""
-    note(f"moe-{num_tokens}: {TOP_K} experts of DeepSeek-V3")
+    listener.progress(f"moe-{num_tokens}: {TOP_K} experts of DeepSeek-V3")
     program = KernelProgram(workers, num_tokens)
-    x, logits, weights, out = (
-        program.input(HIDDEN),
-        program.input(NUM_EXPERTS),
-        program.rows(TOP_K),
-        program.rows(HIDDEN),
-    )
+    x, logits, weights = program.input(HIDDEN), program.input(NUM_EXPERTS), program.rows(TOP_K)
     router = native.RouterShape(NUM_EXPERTS, TOP_K, 1, 1, True, True, True, 2.5)
     layer = program.recorded.route(logits, router, None, weights)
-    program.recorded.experts(x, layer, weights, blob, *_placements(blob), out)
+    program.recorded.experts(x, layer, weights, blob, *_placements(blob), program.rows(HIDDEN))
     timed = program.ready()
 
-    def chosen(run: int) -> NDArray[np.int32]:
-        first = run * TOP_K % NUM_EXPERTS
-        return np.broadcast_to(np.arange(first, first + TOP_K, dtype=np.int32), (1, num_tokens, TOP_K)).copy()
+    def run_s(turn: int) -> float:
+        chosen = np.arange(TOP_K, dtype=np.int32) + _first(2 * turn)
+        return timed.seconds(np.broadcast_to(chosen, (1, num_tokens, TOP_K)).copy())
 
-    def read_s(run: int) -> float:
-        first = run * TOP_K % NUM_EXPERTS
+    def read_s(turn: int) -> float:
+        first = _first(2 * turn + 1)
         return _read_s(workers, bytes_of(blob[first : first + TOP_K]), variant)
 
-    return _bandwidth_row(
-        f"moe-{num_tokens}",
-        TOP_K * blob.shape[1],
-        workers,
-        lambda n: timed.seconds(chosen(2 * n)),
-        lambda n: read_s(2 * n + 1),
-    )
+    return _bandwidth_row(f"moe-{num_tokens}", TOP_K * blob.shape[1], workers, run_s, read_s)
+
+
+def _first(turn: int) -> int:
+    """The first of the experts that take their turn: those used longest ago."""
+    return turn * TOP_K % NUM_EXPERTS
 
 
 def _placements(blob: NDArray[np.uint8]) -> list[native.ExpertMatrix]:
@@ -117,10 +111,10 @@ def _placements(blob: NDArray[np.uint8]) -> list[native.ExpertMatrix]:
     ]
 
 
-def _gemm_rows(workers: Workers, note: Note) -> Iterator[Row]:
+def _gemm_rows(workers: Workers, listener: Listener) -> Iterator[Row]:
     """Many tokens through FP8 matrices."""
     for num_tokens in GEMM_TOKENS:
-        note(f"gemm-{num_tokens}: {num_tokens} tokens, FP8")
+        listener.progress(f"gemm-{num_tokens}: {num_tokens} tokens, FP8")
         program = KernelProgram(workers, num_tokens)
         matrices = codes(max(1, 384 // num_tokens), INTER, HIDDEN)
         x, y, scale = program.input(HIDDEN), program.rows(INTER), scales(INTER, HIDDEN)
@@ -129,9 +123,9 @@ def _gemm_rows(workers: Workers, note: Note) -> Iterator[Row]:
         yield _arithmetic_row(f"gemm-{num_tokens}", 2.0 * num_tokens * matrices.size, workers, program.ready().seconds)
 
 
-def _attention_rows(workers: Workers, note: Note) -> Iterator[Row]:
+def _attention_rows(workers: Workers, listener: Listener) -> Iterator[Row]:
     """One token's attention over a full latent cache: scores and sums over latents, and kv_b on both sides."""
-    note("attention-4k: one token over 4,096")
+    listener.progress("attention-4k: one token over 4,096")
     program = KernelProgram(workers, 1)
     q, out = program.input(HEADS * (NOPE + ROPE)), program.rows(HEADS * VALUE)
     cache = np.random.default_rng(0).standard_normal((CONTEXT // 64, 64, RANK + ROPE), np.float32)

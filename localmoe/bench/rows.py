@@ -1,10 +1,19 @@
 """Rows and the report that they make."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-Note = Callable[[str], None]  # hears what is going on, a line at a time
+
+class Listener(Protocol):
+    """Hears what goes on, a line at a time."""
+
+    def progress(self, text: str) -> None:
+        """What begins now."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """What a reader of the rows has to know."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from localmoe.bench import answers, kernels, startup
 from localmoe.bench.checkpoint import bench_checkpoint
-from localmoe.bench.rows import Note, Report, Row
+from localmoe.bench.rows import Listener, Report, Row
 from localmoe.engine.engine import Engine
 from localmoe.engine.plan_json import plan_json
 from localmoe.engine.request import EngineInfo
@@ -18,19 +18,19 @@ from localmoe.settings import Settings, cache_dir
 SUITES = ("kernels", "prefill", "decode", "startup")
 
 
-def run_suites(suites: tuple[str, ...], settings: Settings, note: Note) -> Report:
+def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) -> Report:
     """Measures `suites`, in their order."""
     machine = probe(paths={"bench": cache_dir()}).to_json()
     rows: list[Row] = []
     info: EngineInfo | None = None
     if "kernels" in suites:
-        rows += kernels.measure(settings, note)
+        rows += kernels.measure(settings, listener)
     if answered := tuple(suite for suite in suites if suite in answers.CASES):
-        with closing(_open(answered, settings, note)) as engine:
+        with closing(_open(answered, settings, listener)) as engine:
             info = engine.info
-            rows += _answered(engine, answered, note)
+            rows += _answered(engine, answered, listener)
     if "startup" in suites:
-        rows += startup.measure(settings.model if _names_model(settings) else None, note)
+        rows += startup.measure(settings.model if _names_model(settings) else None, listener)
     return Report(machine, info.model if info else None, plan_json(info) if info else None, tuple(rows))
 
 
@@ -46,10 +46,10 @@ def parse_suites(names: str) -> tuple[str, ...]:
     return tuple(suite for suite in SUITES if suite in wanted)
 
 
-def _open(suites: tuple[str, ...], settings: Settings, note: Note) -> Engine:
+def _open(suites: tuple[str, ...], settings: Settings, listener: Listener) -> Engine:
     """The model that was asked for, or the benchmark's own, with room for all cases."""
-    model = settings.model if _names_model(settings) else str(bench_checkpoint(note))
-    note(f"opening {model}")
+    model = settings.model if _names_model(settings) else str(bench_checkpoint(listener))
+    listener.progress(f"opening {model}")
     return Engine.open(model, replace(settings, context=answers.context_for(suites)))
 
 
@@ -58,6 +58,6 @@ def _names_model(settings: Settings) -> bool:
     return settings.origin("model") in ("flag", "environment")
 
 
-def _answered(engine: Engine, suites: tuple[str, ...], note: Note) -> Iterator[Row]:
+def _answered(engine: Engine, suites: tuple[str, ...], listener: Listener) -> Iterator[Row]:
     for suite in suites:
-        yield from answers.measure(engine, suite, note)
+        yield from answers.measure(engine, suite, listener)

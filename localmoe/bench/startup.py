@@ -16,7 +16,7 @@ from fcntl import ioctl
 from statistics import median
 from termios import TIOCSWINSZ
 
-from localmoe.bench.rows import Note, Row
+from localmoe.bench.rows import Listener, Row
 from localmoe.errors import LocalmoeError
 
 NUM_PAIRS = {"help": 11, "first-paint": 7}
@@ -44,12 +44,12 @@ Bare().run()
 """
 
 
-def measure(model: str | None, note: Note) -> Iterator[Row]:
+def measure(model: str | None, listener: Listener) -> Iterator[Row]:
     """The rows `help` and `first-paint`; without a `model`, the chat opens as it does for anybody."""
     arguments = ("chat", "-m", model) if model else ()
-    note("help: localmoe --help and a bare typer program, in turn")
+    listener.progress("help: localmoe --help and a bare typer program, in turn")
     yield _row("help", lambda: help_s(LOCALMOE), lambda: help_s(BARE_TYPER))
-    note("first-paint: the chat and a bare Textual program, in turn")
+    listener.progress("first-paint: the chat and a bare Textual program, in turn")
     yield _row("first-paint", lambda: paint_s(LOCALMOE, *arguments), lambda: paint_s(BARE_TEXTUAL))
 
 

@@ -12,6 +12,19 @@ def bench(suites: str, flags: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints the report; what is being measured shows on stderr."""
     from localmoe.bench.run import parse_suites, run_suites
 
-    names, settings, aside = parse_suites(suites), load_settings(flags), Aside()
-    report = run_suites(names, settings, aside.line if aside.is_terminal else lambda text: None)
+    report = run_suites(parse_suites(suites), load_settings(flags), Watcher())
     to_stdout(json.dumps(report.to_json()) + "\n" if as_json else report.to_table())
+
+
+class Watcher:
+    """Progress for a terminal, warnings for everybody."""
+
+    def __init__(self) -> None:
+        self._aside = Aside()
+
+    def progress(self, text: str) -> None:
+        if self._aside.is_terminal:
+            self._aside.line(text)
+
+    def warn(self, text: str) -> None:
+        self._aside.line(text)
