@@ -86,7 +86,8 @@ def _rates(engine: EngineFace, case: Case) -> list[float]:
 
 def _prefill_rate(engine: EngineFace, case: Case, repeat: int) -> float:
     """Another prompt each time, so that nothing of it is in the cache."""
-    finished = _answer(engine, prompt_of(engine, case.num_tokens, seed=repeat), f"prefill-{repeat}", case, repeat)
+    seed = 10 * case.num_tokens + repeat
+    finished = _answer(engine, prompt_of(engine, case.num_tokens, seed), f"{case.name}-{repeat}", case, seed)
     return _known(finished.prefill_tok_s, case)
 
 
