@@ -32,7 +32,8 @@ class Linear(Protocol):
 class Experts(Protocol):
     """The routed experts of one layer, each once, at a constant stride."""
 
-    num_experts: int
+    @property
+    def num_experts(self) -> int: ...
 
     @property
     def blob(self) -> NDArray[np.uint8]:
@@ -52,11 +53,22 @@ class Experts(Protocol):
 class Placement(Protocol):
     """Where one matrix lies in an expert's bytes."""
 
-    offset: int
-    scale_offset: int | None  # None: not quantised
-    rows: int
-    cols: int
-    dtype: Literal["fp8", "bf16"]
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def scale_offset(self) -> int | None:
+        """None: not quantised."""
+        ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def cols(self) -> int: ...
+
+    @property
+    def dtype(self) -> Literal["fp8", "bf16"]: ...
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,6 @@ def load_moe(config: ModelConfig, store: Store, prefix: str) -> Moe:
     """The weights under `prefix`, such as "model.layers.3.mlp."."""
     return Moe(
         gate=load_gate(config, store, prefix + "gate"),
-        experts=store.experts(prefix + "experts"),  # type: ignore[arg-type]  # frozen where ops.Experts is not
+        experts=store.experts(prefix + "experts"),
         shared=load_ffn(store, prefix + "shared_experts.") if config.num_shared_experts else None,
     )
