@@ -101,7 +101,7 @@ class Job:
         if self.output:  # an answer that lost its pages is read again
             return
         total, done = len(self.prompt), self.num_cached + self.meter.num_read + int(num_more)
-        tok_s = self.meter.reading_tok_s(num_more) if num_more else self.meter.prefill_tok_s
+        tok_s = self.meter.prefill_tok_s or self.meter.reading_tok_s(num_more)  # complete chunks tell it better
         eta_s = estimate_s(total - done, tok_s or known_tok_s)
         self.stream.put(PrefillProgress(done, total, self.num_cached, tok_s or 0.0, eta_s))
 
