@@ -1,5 +1,6 @@
 """The chat: one conversation, one engine, one prompt."""
 
+from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -7,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import TextArea
 
 from localmoe.chat.message import Conversation, Message
@@ -69,7 +69,6 @@ class ChatScreen(Screen[None]):
         self._num_chats = 1
         self._are_thoughts_open = False
         self._is_waiting_to_send = False
-        self._draw_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield TitleBar(self.settings.model)
@@ -83,11 +82,21 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one(Transcript).follow()
-        self._draw_timer = self.set_interval(DRAW_EVERY_S, self.draw_events)
         self._draw()
+        self.set_timer(DRAW_EVERY_S, self._draw_and_pace)
         self.call_after_refresh(self.bridge.open)
 
     # What the engine says
+
+    async def _draw_and_pace(self) -> None:
+        """Draws, and again when that is on the screen: at most twelve times a second, and most of the time for keys."""
+        start = monotonic()
+        await self.draw_events()
+
+        def pace() -> None:
+            self.set_timer(max(DRAW_EVERY_S, 2 * (monotonic() - start)), self._draw_and_pace)
+
+        self.call_after_refresh(pace)
 
     async def draw_events(self) -> None:
         """Shows everything that came since the last time."""
@@ -267,8 +276,8 @@ class ChatScreen(Screen[None]):
         """Brings every figure on the screen up to date."""
         if self._is_waiting_to_send:
             notice = WAITS_FOR_ANSWER if self.readings.is_busy else WAITS_FOR_MODEL
-        self.query_one(TitleBar).show(self.readings)
-        self.query_one(StatusLine).show(self.readings)
-        self.query_one(Activity).show(self.readings)
-        self.query_one(EnginePanel).show(self.readings)
-        self.query_one(Hints).show(self.readings.is_busy, notice)
+        self.query_one(TitleBar).show_model(self.readings)
+        self.query_one(StatusLine).show_figures(self.readings)
+        self.query_one(Activity).show_doing(self.readings)
+        self.query_one(EnginePanel).show_figures(self.readings)
+        self.query_one(Hints).show_keys(self.readings.is_busy, notice)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from textual.content import Content
-from textual.widgets import Static
 
 from localmoe.events import Loading, PrefillProgress
 from localmoe.tui import figures
 from localmoe.tui.readings import Readings
+from localmoe.tui.widgets.line import Line
 
 _WIDE = 100
 
@@ -21,19 +21,16 @@ class Doing:
     rest: str = ""
 
 
-class Activity(Static):
+class Activity(Line):
     """Empty while nothing runs; its line stays, so that nothing jumps."""
 
     DEFAULT_CSS = """
     Activity { height: 1; padding: 0 2; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    def __init__(self) -> None:
-        super().__init__("", markup=False)
-
-    def show(self, readings: Readings) -> None:
+    def show_doing(self, readings: Readings) -> None:
         """Draws what changed."""
-        self.update(_drawn(doing(readings), self.size.width))
+        self.show(_drawn(doing(readings), self.size.width))
 
 
 def doing(readings: Readings) -> Doing:

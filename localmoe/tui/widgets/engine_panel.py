@@ -9,6 +9,7 @@ from localmoe.engine.request import EngineInfo
 from localmoe.tui import figures
 from localmoe.tui.printable import printable
 from localmoe.tui.readings import Readings
+from localmoe.tui.widgets.line import Line
 
 _SPARK_CELLS = 14
 _GAUGE_CELLS = 16
@@ -31,17 +32,17 @@ class EnginePanel(VerticalScroll, can_focus=False):
 
     def compose(self) -> ComposeResult:
         yield Static("Speed", classes="heading", markup=False)
-        yield Static("", id="speed", markup=False)
+        yield Line(id="speed")
         yield Static("Memory", classes="heading", markup=False)
-        yield Static("", id="memory", markup=False)
+        yield Line(id="memory")
         yield Static("Engine", classes="heading", markup=False)
-        yield Static("", id="engine", markup=False)
+        yield Line(id="engine")
 
-    def show(self, readings: Readings) -> None:
+    def show_figures(self, readings: Readings) -> None:
         """Draws what changed."""
-        self.query_one("#speed", Static).update(_speed(readings))
-        self.query_one("#memory", Static).update(_memory(readings))
-        self.query_one("#engine", Static).update(_engine(readings))
+        self.query_one("#speed", Line).show(_speed(readings))
+        self.query_one("#memory", Line).show(_memory(readings))
+        self.query_one("#engine", Line).show(_engine(readings))
 
     def show_plan(self, info: EngineInfo) -> None:
         """Adds the plan's sentences, once."""

@@ -1,25 +1,23 @@
 """The last line: the keys that matter now, or why something did not happen."""
 
 from textual.content import Content
-from textual.widgets import Static
+
+from localmoe.tui.widgets.line import Line
 
 _IDLE = (("Enter", "send"), ("Ctrl+J", "newline"), ("Ctrl+P", "commands"), ("F1", "keys"), ("Ctrl+Q", "quit"))
 _BUSY = (("Esc", "stop"), ("Ctrl+T", "thoughts"), ("F2", "panel"), ("F1", "keys"), ("Ctrl+Q", "quit"))
 
 
-class Hints(Static):
+class Hints(Line):
     """Keys, or one notice until the next key."""
 
     DEFAULT_CSS = """
     Hints { height: 1; padding: 0 2; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    def __init__(self) -> None:
-        super().__init__(_keys(_IDLE), markup=False)
-
-    def show(self, is_busy: bool, notice: str = "") -> None:
+    def show_keys(self, is_busy: bool, notice: str = "") -> None:
         """Draws the notice, or the keys where there is none."""
-        self.update(Content.styled(notice, "$text-accent") if notice else _keys(_BUSY if is_busy else _IDLE))
+        self.show(Content.styled(notice, "$text-accent") if notice else _keys(_BUSY if is_busy else _IDLE))
 
 
 def _keys(keys: tuple[tuple[str, str], ...]) -> Content:

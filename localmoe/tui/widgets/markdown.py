@@ -6,8 +6,24 @@ from markdown_it import MarkdownIt
 from pygments.token import Token  # type: ignore[import-untyped]
 from textual.content import Content
 from textual.highlight import HighlightTheme, highlight
-from textual.widgets import Markdown
-from textual.widgets._markdown import MarkdownBlock, MarkdownFence, MarkdownTable, MarkdownTableContent
+from textual.widgets import Label, Markdown
+from textual.widgets._markdown import (
+    MarkdownBlock,
+    MarkdownFence,
+    MarkdownParagraph,
+    MarkdownTable,
+    MarkdownTableContent,
+)
+
+
+class Paragraph(MarkdownParagraph):
+    """Text that grows at its end: a new layout only for a new line, since a layout costs as much as ten repaints."""
+
+    def set_content(self, content: Content) -> None:
+        is_laid_out = self.is_attached and self.size.width > 0
+        stays = is_laid_out and content.get_height({}, self.size.width) == self.size.height
+        self._content = content
+        self.update(content, layout=not stays)
 
 
 class CodeColours(HighlightTheme):
@@ -28,11 +44,19 @@ class CodeColours(HighlightTheme):
 class Fence(MarkdownFence):
     """Code. Its language is the one that was named; guessing costs up to a second and is mostly wrong."""
 
+    _drawn = (0, 0)
+
     @classmethod
     def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
         if ansi:
             return super().highlight(code, language or "text", ansi, dark)
         return highlight(code, language=language or "text", theme=CodeColours)
+
+    def set_content(self, content: Content) -> None:
+        self._content = content
+        for label in self.query(Label):
+            was, self._drawn = self._drawn, _extent(content)
+            label.update(content, layout=self._drawn != was)
 
 
 class TableContent(MarkdownTableContent):
@@ -76,10 +100,16 @@ class AnswerMarkdown(Markdown):
         "fence": Fence,
         "code_block": Fence,
         "table_open": Table,
+        "paragraph_open": Paragraph,
     }
 
     def __init__(self) -> None:
         super().__init__(parser_factory=_parser, open_links=False)
+
+
+def _extent(code: Content) -> tuple[int, int]:
+    lines = code.split()
+    return len(lines), max((line.cell_length for line in lines), default=0)
 
 
 def _parser() -> MarkdownIt:

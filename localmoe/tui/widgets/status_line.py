@@ -1,13 +1,13 @@
 """The engine panel in one line, for terminals that are too narrow for it."""
 
 from textual.content import Content
-from textual.widgets import Static
 
 from localmoe.tui import figures
 from localmoe.tui.readings import Readings
+from localmoe.tui.widgets.line import Line
 
 
-class StatusLine(Static):
+class StatusLine(Line):
     """`TTFT 0.3 s · prefill 1,212 tok/s · decode 21.4 tok/s ▁▂▅▇ · cached 900`."""
 
     DEFAULT_CSS = """
@@ -16,12 +16,9 @@ class StatusLine(Static):
     }
     """
 
-    def __init__(self) -> None:
-        super().__init__("", markup=False)
-
-    def show(self, readings: Readings) -> None:
+    def show_figures(self, readings: Readings) -> None:
         """Draws what changed."""
-        self.update(Content(" · ".join(_parts(readings))))
+        self.show(Content(" · ".join(_parts(readings))))
 
 
 def _parts(readings: Readings) -> list[str]:

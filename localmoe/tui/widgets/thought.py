@@ -2,10 +2,12 @@
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Static
 
 from localmoe.tui import figures
 from localmoe.tui.printable import printable
+from localmoe.tui.widgets.line import Line
 
 
 class Thought(Vertical):
@@ -33,7 +35,7 @@ class Thought(Vertical):
         self._is_done = False
 
     def compose(self) -> ComposeResult:
-        yield Static("", classes="thought-line", markup=False)
+        yield Line(classes="thought-line")
         yield Static("", classes="thought-text", markup=False)
 
     @property
@@ -82,7 +84,7 @@ class Thought(Vertical):
         arrow, word = ("▾" if self.is_open else "▸"), ("Thought" if self._is_done else "Thinking")
         tokens = f" {figures.tokens(self._num_tokens)} tok" if self._num_tokens else ""
         time = f", {_whole(self._duration_s)}" if tokens and self._duration_s is not None else ""
-        self.query_one(".thought-line", Static).update(f"{arrow} {word}{tokens}{time}")
+        self.query_one(".thought-line", Line).show(Content(f"{arrow} {word}{tokens}{time}"))
 
 
 def _whole(duration_s: float) -> str:

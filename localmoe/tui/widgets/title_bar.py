@@ -3,11 +3,11 @@
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Static
 
 from localmoe.tui import figures
 from localmoe.tui.printable import printable
 from localmoe.tui.readings import Readings
+from localmoe.tui.widgets.line import Line
 
 _GAUGE_CELLS = 10
 
@@ -28,14 +28,15 @@ class TitleBar(Horizontal):
         self._asked_model = asked_model
 
     def compose(self) -> ComposeResult:
-        yield Static(_title(self._asked_model, ""), id="title", markup=False)
-        yield Static("", id="context", markup=False)
+        yield Line(id="title")
+        yield Line(id="context")
 
-    def show(self, readings: Readings) -> None:
+    def show_model(self, readings: Readings) -> None:
         """Draws what changed."""
-        if readings.info:
-            self.query_one("#title", Static).update(_title(readings.info.model, readings.info.description))
-        self.query_one("#context", Static).update(_context(readings))
+        info = readings.info
+        title = _title(info.model, info.description) if info else _title(self._asked_model, "")
+        self.query_one("#title", Line).show(title)
+        self.query_one("#context", Line).show(_context(readings))
 
 
 def _title(model: str, description: str) -> Content:

@@ -1,0 +1,20 @@
+"""Text in a place of fixed size: a new text never moves its neighbours."""
+
+from textual.content import Content
+from textual.widgets import Static
+
+
+class Line(Static):
+    """Draws only what changed, and without a new layout: the figures change many times a second."""
+
+    def __init__(self, content: str = "", *, id: str | None = None, classes: str = "") -> None:
+        super().__init__(content, id=id, classes=classes, markup=False)
+        self._shown = Content(content)
+
+    def show(self, content: Content) -> None:
+        """Draws `content` where it differs from what is there."""
+        if not content.is_same(self._shown):
+            is_same_width = content.cell_length == self._shown.cell_length or not self.styles.is_auto_width
+            is_same_height = content.plain.count("\n") == self._shown.plain.count("\n")
+            self._shown = content
+            self.update(content, layout=not (is_same_width and is_same_height))
