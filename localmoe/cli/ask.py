@@ -48,17 +48,22 @@ def ask(words: tuple[str, ...], system: str, flags: Mapping[str, Any], wanted: W
 
 def read_prompt(words: tuple[str, ...]) -> str:
     """The prompt's arguments, then what stdin brings, a blank line between them."""
-    arguments = " ".join(words)
-    if any("\ud800" <= c <= "\udfff" for c in arguments):
-        raise UsageError("the prompt is not UTF-8 text", "check the terminal's encoding")
+    arguments = _checked("prompt", " ".join(words))
     parts = [part for part in (arguments, piped_text().rstrip("\r\n")) if part.strip()]
     if not parts:
         raise UsageError("the prompt is empty", 'give one: localmoe ask "What can you do?"')
     return "\n\n".join(parts)
 
 
+def _checked(what: str, argument: str) -> str:
+    """An argument that is not UTF-8 reaches Python with surrogates in it, which no tokenizer takes."""
+    if any("\ud800" <= c <= "\udfff" for c in argument):
+        raise UsageError(f"the {what} is not UTF-8 text", "check the terminal's encoding")
+    return argument
+
+
 def _conversation(prompt: str, system: str) -> Conversation:
-    messages = (Message("system", system),) if system else ()
+    messages = (Message("system", _checked("system prompt", system)),) if system else ()
     return Conversation((*messages, Message("user", prompt)))
 
 

@@ -111,6 +111,13 @@ def test_a_wrong_request_is_said_in_two_lines(home, arguments, stdin, said):
     assert hint.startswith("hint: ")
 
 
+def test_arguments_that_are_not_utf8_are_said(home):
+    for arguments in (("caf\udce9",), ("-s", "caf\udce9", "Hi")):
+        done = home.run("ask", *arguments, program=HELLO)
+        assert done.returncode == 2
+        assert b"is not UTF-8 text" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("ask", "--frobnicate"), ("frobnicate",), ("ask", "--seed", "x", "Hi")])
 def test_what_typer_refuses_ends_with_2(home, arguments):
     done = home.run(*arguments)
