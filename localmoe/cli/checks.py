@@ -45,8 +45,8 @@ def check_machine(machine: Machine, isa: str | None = None) -> tuple[Check, ...]
 def _cpu(machine: Machine) -> Check:
     if machine.cpu.model is None:
         return Check("cpu", "CPU", "warn", f"unknown: {machine.why_unknown('CPU')}")
-    inside = " in ".join(name for name in (machine.container, machine.hypervisor) if name)
-    return Check("cpu", "CPU", "ok", machine.cpu.model + (f", seen from inside {inside}" if inside else ""))
+    inside = ", ".join(name for name in (machine.container, machine.hypervisor) if name)
+    return Check("cpu", "CPU", "ok", machine.cpu.model + (f" ({inside})" if inside else ""))
 
 
 def _isa(machine: Machine, isa: str | None) -> Check:
