@@ -67,3 +67,4 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTES = _byte_alphabet()
+ALPHABET = "".join(sorted(_BYTES, key=_BYTES.__getitem__))  # the character for each byte

@@ -1,4 +1,7 @@
-"""Text to token ids and back, from a folder's tokenizer.json. Special tokens in text stay text unless it is trusted."""
+"""Text to token ids and back, as a folder's tokenizer.json has it; or Kimi's tiktoken.model.
+
+Special tokens in text stay text unless it is trusted.
+"""
 
 import re
 from collections.abc import Iterable
@@ -6,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from localmoe.errors import CheckpointError, UnsupportedModelError
+from localmoe.errors import CheckpointError
 from localmoe.hub.json_file import MAX_JSON_BYTES, fetch_hint, require_file, shown
 from localmoe.hub.pieces import TextStream, piece_reader
+from localmoe.hub.tiktoken_model import TIKTOKEN_FILE, open_tiktoken
 from localmoe.hub.tokenizer_config import TokenizerConfig, read_tokenizer_config
 
 MARK_SHAPE = re.compile(r"[<\[◁｜|].*[>\]▷｜|:]", re.DOTALL)  # <think>, <｜User｜>, [INST], ｜DSML｜, <dsml:
@@ -28,7 +32,7 @@ class Tokenizer:
 
     @classmethod
     def open(cls, folder: Path | str) -> "Tokenizer":
-        """Reads tokenizer.json and its neighbours; CheckpointError or UnsupportedModelError when that cannot be."""
+        """Reads tokenizer.json or tiktoken.model, and what is beside; CheckpointError or UnsupportedModelError else."""
         folder = Path(folder)
         config = read_tokenizer_config(folder)
         return cls(_read_backend(folder), config)
@@ -155,11 +159,8 @@ def _broken(text: str, marks: re.Pattern[str]) -> list[str]:
 
 def _read_backend(folder: Path) -> Any:
     path = folder / "tokenizer.json"
-    if not path.exists() and (folder / "tiktoken.model").exists():
-        raise UnsupportedModelError(
-            f"{shown(folder)} has a tiktoken.model but no tokenizer.json, the only kind of tokenizer read here.",
-            "some converted copies of the model carry a tokenizer.json: copy it into that folder.",
-        )
+    if not path.exists() and (folder / TIKTOKEN_FILE).exists():
+        return open_tiktoken(folder)
     if require_file(path).st_size > MAX_JSON_BYTES:
         raise CheckpointError(f"tokenizer.json is larger than {MAX_JSON_BYTES:,} bytes.", fetch_hint(path))
     from tokenizers import Tokenizer as Backend
