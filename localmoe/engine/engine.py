@@ -100,7 +100,7 @@ class Engine:
         if ids and max(ids) >= vocab:
             raise CheckpointError(
                 f"the tokenizer has token {max(ids)}, the model only {vocab}: they do not belong together",
-                "take tokenizer.json from the model's own repository",
+                "take the tokenizer from the model's own repository",
             )
         return ids
 

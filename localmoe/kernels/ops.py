@@ -160,7 +160,7 @@ class Ops(Protocol[V]):
         ...
 
     def mla_attention(self, q: V, cache: LayerCache, kv_b: Linear, shape: MlaShape) -> V:
-        """[T, N * v_dim]: causal attention of q [T, N * (nope + rope)] over the session's cached tokens, these included."""
+        """[T, N * v_dim]: causal attention of q [T, N * (nope + rope)] over the cached tokens, these included."""
         ...
 
     def route(self, logits: V, router: Router) -> "Routing[V]":
