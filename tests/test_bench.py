@@ -80,13 +80,15 @@ def test_a_report_is_json_and_a_table():
         Row("startup", "help", "s", 0.153, "s", 0.14, 1.09),
         Row("prefill", "prefill-512", "tok_s", 1212.3, "tok/s", isa="avx2"),
     )
-    report = Report({"cpu": {}}, "guide", {"isa": "avx2"}, rows)
+    machine = {"cpu": {"model": "AMD EPYC 9355"}, "limits": {"usable_cores": 64}}
+    report = Report(machine, "guide", {"isa": "avx2", "num_threads": 63}, rows)
     data = json.loads(json.dumps(report.to_json()))
     assert list(data) == ["machine", "model", "plan", "rows"]
     assert list(data["rows"][0]) == ["suite", "case", "metric", "value", "unit", "reference", "ratio", "isa"]
     assert data["rows"][2]["reference"] is None
     table = report.to_table()
     assert all(len(line) <= 80 for line in table.splitlines())
+    assert table.startswith("AMD EPYC 9355 · 64 cores · guide · 63 threads\n")
     assert "1,212 tok/s" in table
     assert "21.5 tok/s" in table
 

@@ -44,10 +44,20 @@ class Report:
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
     def to_table(self) -> str:
-        """For people, within 80 columns."""
-        lines = [f"{'suite':<9} {'case':<17} {'value':<18} {'reference':>9} {'ratio':>8}  kernels"]
-        lines += [_line(row) for row in self.rows]
+        """For people, within 80 columns: what was measured on, then the rows."""
+        head = f"{'suite':<9} {'case':<17} {'value':<18} {'reference':>9} {'ratio':>8}  kernels"
+        lines = [self._title()[:80], "", head, *map(_line, self.rows)]
         return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def _title(self) -> str:
+        cpu, cores = self.machine["cpu"]["model"] or "unknown CPU", self.machine["limits"]["usable_cores"]
+        parts = [
+            cpu,
+            f"{cores} core{'s' * (cores > 1)}",
+            self.model,
+            self.plan and f"{self.plan['num_threads']} threads",
+        ]
+        return " · ".join(part for part in parts if part)
 
 
 def _line(row: Row) -> str:

@@ -41,8 +41,9 @@ def table(found: list[LocalModel]) -> str:
     """For people, within 80 columns."""
     rows = [_ROW.format("model", "parameters", "size", "here")]
     rows += [_ROW.format(m.entry.name, _parameters(m), size(m.entry.size_bytes), _here(m)) for m in found]
-    absent = next((m.entry for m in found if m.state == "absent"), None)
-    hint = [f"\n{absent.fetch_command}\nfetches {absent.name} into the Hugging Face cache."] if absent else []
+    absent = [m.entry for m in found if m.state == "absent"]
+    smallest = min(absent, key=lambda entry: entry.size_bytes, default=None)
+    hint = [f"\n{smallest.fetch_command}\nfetches the smallest one that is not here."] if smallest else []
     return "\n".join(row.rstrip() for row in [*rows, *hint]) + "\n"
 
 
