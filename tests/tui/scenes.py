@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from staged import DEEPSEEK, StagedChat, answered, opened, say, until
+from staged import DEEPSEEK, StagedChat, answered, opened, say, staged, until
 from textual.pilot import Pilot
 
-from localmoe.engine.script import Script
+from localmoe.engine.script import Script, words
 from localmoe.errors import ModelNotFoundError, OutOfMemoryError
 from localmoe.events import Loading
+from localmoe.tui.widgets.answer_turn import AnswerTurn
+from localmoe.tui.widgets.markdown import AnswerMarkdown
 
 QUESTION = "Why does prefill load the whole layer, and not just the chosen experts?"
 THOUGHT = "The user asks about the loader. Experts are chosen per token, so the union grows quickly with tokens. " * 4
@@ -51,27 +53,33 @@ async def play_empty(pilot: Pilot[None]) -> None:
 
 
 async def play_loading(pilot: Pilot[None]) -> None:
-    app = pilot.app
-    assert isinstance(app, StagedChat)
-    await until(pilot, lambda: app.chat.readings.loading)
+    await until(pilot, lambda: staged(pilot).chat.readings.loading)
 
 
 async def play_prefill(pilot: Pilot[None]) -> None:
     await ask(pilot)
-    await until(pilot, lambda: (p := pilot.app.chat.readings.prefill) and p.done_tokens == 12_236)  # type: ignore[attr-defined]
+    await until(pilot, lambda: (p := staged(pilot).chat.readings.prefill) and p.done_tokens == 12_236)
+
+
+def at_pause(app: StagedChat, num_words: int) -> bool:
+    """Whether everything up to the script's pause is on the screen."""
+    turns = app.chat.query("AnswerTurn")
+    if not turns:
+        return False
+    turn = turns.last(AnswerTurn)
+    is_drawn = turn.query_one(AnswerMarkdown).source == turn.text
+    return is_drawn and len(words(turn.thought.text)) + len(words(turn.text)) == num_words
 
 
 async def play_thinking(pilot: Pilot[None]) -> None:
     await ask(pilot)
-    await until(pilot, lambda: (s := pilot.app.chat.readings.stats) and s.thought_tokens >= 36)  # type: ignore[attr-defined]
-    await pilot.pause(0.2)
+    await until(pilot, lambda: at_pause(staged(pilot), 40))
     await pilot.press("ctrl+t")
 
 
 async def play_streaming(pilot: Pilot[None]) -> None:
     await ask(pilot)
-    await until(pilot, lambda: "return" in pilot.app.chat.query_one("AnswerTurn").text)  # type: ignore[attr-defined]
-    await pilot.pause(0.3)
+    await until(pilot, lambda: at_pause(staged(pilot), 118))
 
 
 async def play_answer(pilot: Pilot[None]) -> None:
@@ -87,7 +95,7 @@ async def play_stopped(pilot: Pilot[None]) -> None:
 
 async def play_error(pilot: Pilot[None]) -> None:
     await ask(pilot)
-    await until(pilot, lambda: pilot.app.chat.query("Failure"))  # type: ignore[attr-defined]
+    await until(pilot, lambda: staged(pilot).chat.query("Failure"))
 
 
 async def play_open_error(pilot: Pilot[None]) -> None:

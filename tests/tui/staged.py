@@ -86,6 +86,9 @@ class StagedChat(ChatApp):
     def prompt(self) -> Prompt:
         return self.chat.query_one(Prompt)
 
+    def on_ready(self) -> None:
+        self.prompt.cursor_blink = False
+
     def on_unmount(self) -> None:
         self.bridge.close()
 
