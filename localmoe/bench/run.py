@@ -50,7 +50,8 @@ def _open(suites: tuple[str, ...], settings: Settings, listener: Listener) -> En
     """The model that was asked for, or the benchmark's own, with room for all cases."""
     model = settings.model if _names_model(settings) else str(bench_checkpoint(listener))
     listener.progress(f"opening {model}")
-    return Engine.open(model, replace(settings, context=answers.context_for(suites)))
+    origins = {**settings.origins, "context": "flag"}  # as if --context had been given
+    return Engine.open(model, replace(settings, context=answers.context_for(suites), origins=origins))
 
 
 def _names_model(settings: Settings) -> bool:
