@@ -4,6 +4,7 @@
 constexpr int kDotHeads = 4;  // 4 heads x 2 keys at a time: 8 sums
 constexpr int kDotKeys = 2;
 constexpr int kMaxHeads = 8;
+constexpr int kKeysAhead = 1024;  // floats
 
 // out[h][j] = q[h] . keys[j]. Callers repeat a pointer where there are fewer, so every product is summed in one way.
 KERNEL_INLINE void dot_block(const float* const (&q)[kDotHeads], const float* const (&keys)[kDotKeys], int n,
@@ -12,7 +13,10 @@ KERNEL_INLINE void dot_block(const float* const (&q)[kDotHeads], const float* co
   clear(sums);
   for_lanes(n, [&](int i, auto part) {
     Vec key[kDotKeys];
-    KERNEL_UNROLL for (int j = 0; j < kDotKeys; ++j) key[j] = load(keys[j] + i, part);
+    KERNEL_UNROLL for (int j = 0; j < kDotKeys; ++j) {
+      key[j] = load(keys[j] + i, part);
+      prefetch(keys[j] + i + kKeysAhead);
+    }
     KERNEL_UNROLL for (int h = 0; h < kDotHeads; ++h) {
       const Vec query = load(q[h] + i, part);
       KERNEL_UNROLL for (int j = 0; j < kDotKeys; ++j) sums.of[h][j] = fma(query, key[j], sums.of[h][j]);

@@ -28,31 +28,50 @@ KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, const float*
   }
 }
 
-// The same for any number of rows.
+// The same for any number of rows, in blocks as even as can be: a block of one or two rows cannot fill the FMA units.
 void multiply(const float* a, ptrdiff_t a_stride, int rows, const float* b, ptrdiff_t b_stride, int n, float* c,
               ptrdiff_t c_stride, bool accumulate) {
-  int r = 0;
-  for (; r + kMicroRows <= rows; r += kMicroRows) {
-    micro_kernel<kMicroRows>(a + r * a_stride, a_stride, b, b_stride, n, c + r * c_stride, c_stride, accumulate);
+  for (int blocks = (rows + kMicroRows - 1) / kMicroRows; blocks > 0; --blocks) {
+    const int block = (rows + blocks - 1) / blocks;
+    with_count<kMicroRows>(block, [&](auto count) {
+      micro_kernel<decltype(count)::value>(a, a_stride, b, b_stride, n, c, c_stride, accumulate);
+    });
+    a += block * a_stride;
+    c += block * c_stride;
+    rows -= block;
   }
-  if (r == rows) return;
-  with_count<kMicroRows>(rows - r, [&](auto count) {
-    micro_kernel<decltype(count)::value>(a + r * a_stride, a_stride, b, b_stride, n, c + r * c_stride, c_stride, accumulate);
-  });
+}
+
+// Columns [k, k + kLanes) of x's rows side by side, the missing rows zero.
+KERNEL_INLINE void pack_square(const float* const* x, int num, int k, float* out) {
+  Vec square[kLanes];
+  KERNEL_UNROLL for (int t = 0; t < kLanes; ++t) square[t] = t < num ? load(x[t] + k) : zeros();
+  transpose(square);
+  KERNEL_UNROLL for (int i = 0; i < kLanes; ++i) store(out + i * kStrip, square[i]);
 }
 
 void pack(const float* const* x, int num_tokens, int cols, float* out) {
-  for (int k = 0; k < cols; ++k) {
-    for (int t = 0; t < num_tokens; ++t) out[t] = x[t][k];
-    for (int t = num_tokens; t < kStrip; ++t) out[t] = 0.0f;
-    out += kStrip;
+  int k = 0;
+  for (; k + kLanes <= cols; k += kLanes) {
+    for (int t = 0; t < kStrip; t += kLanes) pack_square(x + t, num_tokens - t, k, out + k * kStrip + t);
   }
-  __builtin_memset(out, 0, static_cast<size_t>(padded(cols) - cols) * kStrip * sizeof *out);
+  for (; k < padded(cols); ++k) {
+    for (int t = 0; t < kStrip; ++t) out[k * kStrip + t] = t < num_tokens && k < cols ? x[t][k] : 0.0f;
+  }
 }
 
 void unpack(const float* c, int rows, int num_tokens, float* const* y, int col0) {
-  for (int t = 0; t < num_tokens; ++t) {
-    for (int r = 0; r < rows; ++r) y[t][col0 + r] = c[r * kStrip + t];
+  int r = 0;
+  for (; r + kLanes <= rows; r += kLanes) {
+    for (int t0 = 0; t0 < num_tokens; t0 += kLanes) {
+      Vec square[kLanes];
+      KERNEL_UNROLL for (int i = 0; i < kLanes; ++i) square[i] = load(c + (r + i) * kStrip + t0);
+      transpose(square);
+      for (int t = 0; t < smaller(kLanes, num_tokens - t0); ++t) store(y[t0 + t] + col0 + r, square[t]);
+    }
+  }
+  for (; r < rows; ++r) {
+    for (int t = 0; t < num_tokens; ++t) y[t][col0 + r] = c[r * kStrip + t];
   }
 }
 
@@ -69,17 +88,27 @@ void decode_panel(const Matrix& w, int row0, int row1, int col, int n, float* sc
   }
 }
 
+// One panel times one strip, while the same panel of the strip behind comes closer: strips outgrow L2 at about 70 tokens.
+void multiply_panel(const float* panel, int rows, const float* strip, const float* next_strip, int n, float* out,
+                    bool accumulate) {
+  const int lines = (n * kMicroRows + rows - 1) / rows;  // of the next strip, for each block of rows
+  for (int r = 0; r < rows; r += kMicroRows) {
+    for (int i = 0; i < lines; ++i) prefetch(next_strip + (r / kMicroRows * lines + i) * kStrip);
+    multiply(panel + r * kPanelStride, kPanelStride, smaller(kMicroRows, rows - r), strip, kStrip, n, out + r * kStrip,
+             kStrip, accumulate);
+  }
+}
+
 void gemm(const Matrix& w, int row0, int row1, const float* packed, int num_strips, float* out, ptrdiff_t out_stride,
           float* scratch) {
   const ptrdiff_t strip_floats = static_cast<ptrdiff_t>(padded(w.cols)) * kStrip;
-  const int rows = row1 - row0;
   with_weights(w.type, [&](auto weights) {
     for (int col = 0; col < w.cols; col += kPanel) {
       const int n = smaller(kPanel, w.cols - col);
       decode_panel<decltype(weights)>(w, row0, row1, col, n, scratch);
-      for (int s = 0; s < num_strips; ++s) {
-        multiply(scratch, kPanelStride, rows, packed + s * strip_floats + static_cast<ptrdiff_t>(col) * kStrip, kStrip, n,
-                 out + s * out_stride, kStrip, col > 0);
+      const float* strip = packed + static_cast<ptrdiff_t>(col) * kStrip;
+      for (int s = 0; s < num_strips; ++s, strip += strip_floats) {
+        multiply_panel(scratch, row1 - row0, strip, strip + strip_floats, n, out + s * out_stride, col > 0);
       }
     }
   });

@@ -1,6 +1,6 @@
 // Row-wise kernels and what the others share: loops over lanes, exp.
 
-KERNEL_INLINE int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // body(i, Whole) for whole vectors of n elements, then body(i, Part) for the rest.
 template <class Body>

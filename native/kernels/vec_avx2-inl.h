@@ -52,6 +52,25 @@ KERNEL_INLINE Vec power_of_two(Vec x) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))};
 }
 
+// Rows become columns.
+KERNEL_INLINE void transpose(Vec (&x)[kLanes]) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(x[i].v, x[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      quads[i + 2 * j] = _mm256_shuffle_ps(pairs[i + j], pairs[i + 2 + j], 0x44);
+      quads[i + 2 * j + 1] = _mm256_shuffle_ps(pairs[i + j], pairs[i + 2 + j], 0xee);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    x[i].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
+    x[i + 4].v = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
+  }
+}
+
 KERNEL_INLINE float sum_lanes(Vec x) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(x.v), _mm256_extractf128_ps(x.v, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));

@@ -79,6 +79,17 @@ KERNEL_INLINE Vec power_of_two(Vec x) {
   });
 }
 
+// Rows become columns.
+KERNEL_INLINE void transpose(Vec (&x)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float upper = x[j].lane[i];
+      x[j].lane[i] = x[i].lane[j];
+      x[i].lane[j] = upper;
+    }
+  }
+}
+
 KERNEL_INLINE float sum_lanes(Vec x) {
   const float* v = x.lane;
   return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
