@@ -71,7 +71,7 @@ def next_action(state: State, chunk: int) -> Action:
     if not unread and (index := admissible(state)) is not None:
         return Admit(index)
     if unread and not (num_decoding and state.lead_s <= 0):
-        return Prefill(min(unread, max(SMALL_CHUNK, chunk // 4) if num_decoding else chunk))
+        return Prefill(min(unread, chunk, max(SMALL_CHUNK, chunk // 4) if num_decoding else chunk))
     return Decode() if num_decoding else Idle()
 
 

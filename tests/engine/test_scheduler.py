@@ -37,6 +37,12 @@ def test_a_chunk_is_no_longer_than_what_is_left():
     assert action(active=[Active("r", unread=7)]) == Prefill(7)
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 63])
+def test_a_chunk_beside_decoding_sessions_still_fits_the_reader(chunk):
+    state = State((), [DECODING, READING], 100, lead_s=1.0)
+    assert next_action(state, chunk) == Prefill(chunk)
+
+
 def test_all_that_have_been_read_decode():
     assert action(active=[DECODING, Active("e")]) == Decode()
 
