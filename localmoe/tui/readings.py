@@ -21,7 +21,7 @@ class Readings:
     queued: Queued | None = None
     prefill: PrefillProgress | None = None
     stats: Stats | None = None
-    decode_tok_s: tuple[float, ...] = ()  # samples of the current answer
+    decode_tok_s: tuple[float, ...] = ()  # samples of this chat
 
     @property
     def is_busy(self) -> bool:
@@ -30,7 +30,7 @@ class Readings:
 
     def asked(self) -> "Readings":
         """A request was sent; figures of the last one stay until new ones come."""
-        return replace(self, phase="waiting", queued=None, prefill=None, decode_tok_s=())
+        return replace(self, phase="waiting", queued=None, prefill=None)
 
     def stopping(self) -> "Readings":
         """The user wants no more of this answer."""

@@ -38,10 +38,11 @@ def test_a_stop_stays_a_stop_whatever_still_comes():
     assert after(TextDelta("a"), PrefillProgress(1, 2, 0), start=asked().stopping()).phase == "stopping"
 
 
-def test_samples_are_of_this_answer_and_bounded():
+def test_samples_are_of_this_chat_and_bounded():
     readings = after(*[STATS] * (NUM_SAMPLES + 9), start=asked())
     assert len(readings.decode_tok_s) == NUM_SAMPLES
-    assert readings.asked().decode_tok_s == ()
+    assert readings.asked().decode_tok_s == readings.decode_tok_s
+    assert readings.emptied().decode_tok_s == ()
 
 
 def test_a_new_chat_keeps_the_engine_and_no_figures():

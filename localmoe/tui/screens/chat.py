@@ -1,6 +1,5 @@
 """The chat: one conversation, one engine, one prompt."""
 
-import gc
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
@@ -72,6 +71,8 @@ class ChatScreen(Screen[None]):
         self._is_waiting_to_send = False
 
     def compose(self) -> ComposeResult:
+        fitting = [name for width, name in self.HORIZONTAL_BREAKPOINTS if width <= self.app.size.width]
+        self.add_class(*fitting[-1:])  # Textual would find it out after the first layout, and lay out once more
         yield TitleBar(self.settings.model)
         yield StatusLine()
         with Horizontal(id="body"):
@@ -86,6 +87,9 @@ class ChatScreen(Screen[None]):
         self._draw()
         self.set_timer(DRAW_EVERY_S, self._draw_and_pace)
         self.call_after_refresh(self.bridge.open)
+
+    def on_resize(self) -> None:
+        self._draw()
 
     # What the engine says
 
@@ -112,8 +116,7 @@ class ChatScreen(Screen[None]):
     async def _show(self, event: Event) -> None:
         match event:
             case Opened():
-                gc.freeze()  # what is there now stays: collecting it again took 80 ms each time (m), felt in every key
-                self.query_one(EnginePanel).show_plan(event.info)
+                self.query_one(EnginePanel).introduce(event.info)
                 for greeting in self.query(Greeting):
                     greeting.introduce(event.info)
             case TextDelta() if self._answer:

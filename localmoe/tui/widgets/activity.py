@@ -9,7 +9,7 @@ from localmoe.tui import figures
 from localmoe.tui.readings import Readings
 from localmoe.tui.widgets.line import Line
 
-_WIDE = 100
+_WIDE, _TINY = 100, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,11 @@ class Doing:
     what: str
     fraction: float | None = None
     rest: str = ""
+
+    @property
+    def word(self) -> str:
+        """The first word, where there is room for no more."""
+        return self.what.split()[0].rstrip(",") if self.what else ""
 
 
 class Activity(Line):
@@ -30,7 +35,7 @@ class Activity(Line):
 
     def show_doing(self, readings: Readings) -> None:
         """Draws what changed."""
-        self.show(_drawn(doing(readings), self.size.width))
+        self.show(_drawn(doing(readings), self.app.size.width))
 
 
 def doing(readings: Readings) -> Doing:
@@ -70,6 +75,9 @@ def _reading(event: PrefillProgress | None) -> Doing:
 
 
 def _drawn(doing: Doing, width: int) -> Content:
+    if 0 < width < _TINY:
+        percent = figures.percent(doing.fraction) if doing.fraction is not None else ""
+        return Content("   ".join(part for part in (f"{doing.word} {percent}".strip(), doing.rest) if part))
     parts: list[Content | str | tuple[str, str]] = [doing.what]
     if doing.fraction is not None:
         cells = 20 if width >= _WIDE else 10

@@ -1,11 +1,11 @@
 """The view into the engine: figures that were measured, and the plan in its own words."""
 
-from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from localmoe.engine.request import EngineInfo
+from localmoe.events import Stats
 from localmoe.tui import figures
 from localmoe.tui.printable import printable
 from localmoe.tui.readings import Readings
@@ -30,23 +30,23 @@ class EnginePanel(VerticalScroll, can_focus=False):
     }
     """
 
-    def compose(self) -> ComposeResult:
-        yield Static("Speed", classes="heading", markup=False)
-        yield Line(id="speed")
-        yield Static("Memory", classes="heading", markup=False)
-        yield Line(id="memory")
-        yield Static("Engine", classes="heading", markup=False)
-        yield Line(id="engine")
+    def __init__(self) -> None:
+        super().__init__()
+        self._speed, self._memory, self._engine = Line(), Line(), Line()
+
+    def introduce(self, info: EngineInfo) -> None:
+        """Fills the panel, once there is an engine to look into."""
+        sections = (("Speed", self._speed), ("Memory", self._memory), ("Engine", self._engine))
+        for name, line in sections:
+            self.mount(Static(name, classes="heading", markup=False), line)
+        self.mount(Static("Plan", classes="heading", markup=False), *map(_sentence, info.plan))
 
     def show_figures(self, readings: Readings) -> None:
         """Draws what changed."""
-        self.query_one("#speed", Line).show(_speed(readings))
-        self.query_one("#memory", Line).show(_memory(readings))
-        self.query_one("#engine", Line).show(_engine(readings))
-
-    def show_plan(self, info: EngineInfo) -> None:
-        """Adds the plan's sentences, once."""
-        self.mount(Static("Plan", classes="heading", markup=False), *map(_sentence, info.plan))
+        if readings.info:
+            self._speed.show(_speed(readings))
+            self._memory.show(_memory(readings.info, readings.stats))
+            self._engine.show(_engine(readings.info))
 
 
 def _sentence(text: str) -> Horizontal:
@@ -66,28 +66,26 @@ def _speed(readings: Readings) -> Content:
     )
 
 
-def _memory(readings: Readings) -> Content:
-    info, stats = readings.info, readings.stats
-    used, limit = (stats.context_tokens if stats else 0), (info.context_limit if info else 0)
-    full, empty = figures.gauge(used / limit if limit else 0, _GAUGE_CELLS)
+def _memory(info: EngineInfo, stats: Stats | None) -> Content:
+    used, limit = (stats.context_tokens if stats else 0), info.context_limit
+    full, empty = figures.gauge(used / limit, _GAUGE_CELLS)
     return Content("\n").join(
         [
-            _row("Context", f"{figures.tokens(used)} of {figures.tokens(limit)} tok" if limit else figures.UNKNOWN),
+            _row("Context", f"{figures.tokens(used)} of {figures.tokens(limit)} tok"),
             Content.assemble(" " * _LABEL_CELLS, (full, "$primary"), (empty, "$foreground 25%")),
             _row("Cached", f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} tok" if stats else figures.UNKNOWN),
-            _row("Weights", figures.size(info.weight_bytes) if info else figures.UNKNOWN),
-            _row("Cache", figures.size(info.cache_bytes) if info else figures.UNKNOWN),
+            _row("Weights", figures.size(info.weight_bytes)),
+            _row("Cache", figures.size(info.cache_bytes)),
         ]
     )
 
 
-def _engine(readings: Readings) -> Content:
-    info = readings.info
+def _engine(info: EngineInfo) -> Content:
     return _rows(
-        ("Model", printable(info.model) if info else figures.UNKNOWN),
-        ("ISA", info.isa if info else figures.UNKNOWN),
-        ("Threads", str(info.num_threads) if info else figures.UNKNOWN),
-        ("Opened in", figures.seconds(info.load_s) if info else figures.UNKNOWN),
+        ("Model", printable(info.model)),
+        ("ISA", info.isa),
+        ("Threads", str(info.num_threads)),
+        ("Opened in", figures.seconds(info.load_s)),
     )
 
 

@@ -6,6 +6,9 @@ from localmoe.tui.widgets.line import Line
 
 _IDLE = (("Enter", "send"), ("Ctrl+J", "newline"), ("Ctrl+P", "commands"), ("F1", "keys"), ("Ctrl+Q", "quit"))
 _BUSY = (("Esc", "stop"), ("Ctrl+T", "thoughts"), ("F2", "panel"), ("F1", "keys"), ("Ctrl+Q", "quit"))
+_TINY = (("Enter", "send"), ("F1", "keys"))
+_TINY_BUSY = (("Esc", "stop"), ("F1", "keys"))
+_TINY_WIDTH = 60
 
 
 class Hints(Line):
@@ -17,7 +20,12 @@ class Hints(Line):
 
     def show_keys(self, is_busy: bool, notice: str = "") -> None:
         """Draws the notice, or the keys where there is none."""
-        self.show(Content.styled(notice, "$text-accent") if notice else _keys(_BUSY if is_busy else _IDLE))
+        self.show(Content.styled(notice, "$text-accent") if notice else _keys(self._choice(is_busy)))
+
+    def _choice(self, is_busy: bool) -> tuple[tuple[str, str], ...]:
+        if 0 < self.app.size.width < _TINY_WIDTH:
+            return _TINY_BUSY if is_busy else _TINY
+        return _BUSY if is_busy else _IDLE
 
 
 def _keys(keys: tuple[tuple[str, str], ...]) -> Content:
