@@ -1,7 +1,6 @@
 // The routed experts of a layer, each read in place from the one copy.
 //
-// Tokens are sorted by expert into slots. An expert with up to 8 tokens takes the GEMV path, one with more the GEMM
-// path over packed strips. The routing weight is folded into the hidden activations, so `down` only adds up.
+// Tokens are sorted by expert into slots (slots.h). The routing weight is folded into the hidden activations, so `down` only adds up.
 // Runs of up to 8 tokens add straight into the output rows; longer ones write one row per slot and sum them at the end.
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "ops.h"
+#include "slots.h"
 
 namespace localmoe {
 
@@ -26,14 +26,6 @@ enum Stage { kOperand, kGateUp, kDown, kSum, kNumStages };
 
 constexpr int kMaxTileRows = 256;  // rows of a GEMV tile: bounds the workers' scratch
 constexpr ptrdiff_t kTile = kGemmRows * kStrip;
-
-// A chosen expert and its slots.
-struct Used {
-  int expert;
-  int first;  // slot
-  int count;
-  int strip0;  // its first packed strip; -1 on the GEMV path
-};
 
 // Some strips of one chosen expert (none: the GEMV path) and its first tile in the current stage.
 struct Unit {
@@ -53,7 +45,9 @@ class ExpertsOp : public Op {
   int begin(int stage, Run& run) override {
     switch (stage) {
       case kOperand:
-        sort(run);
+        rows_ = x_.count(run);
+        direct_ = rows_ <= kMaxGemvTokens;
+        slots_.sort(run, routing_, rows_, blob_.num_experts);
         lay_out(run);
         return begin_operand(run);
       case kGateUp:
@@ -89,7 +83,7 @@ class ExpertsOp : public Op {
   size_t scratch_floats(int max_tokens) const override {
     const size_t rows = static_cast<size_t>(max_tokens);
     const size_t slots = rows * static_cast<size_t>(routing_.top_k);
-    return rows * x_floats() + slots * h_floats() + max_strips(max_tokens) * kStrip * (x_floats() + h_floats()) +
+    return rows * x_floats() + slots * h_floats() + static_cast<size_t>(Slots::max_strips(max_tokens * routing_.top_k, blob_.num_experts)) * kStrip * (x_floats() + h_floats()) +
            slots * static_cast<size_t>(hidden_);
   }
 
@@ -103,55 +97,21 @@ class ExpertsOp : public Op {
   size_t h_floats() const { return static_cast<size_t>(padded(inter_)); }
   int num_slots() const { return rows_ * routing_.top_k; }
 
-  // An expert takes strips from 9 tokens on, so 17 tokens in two strips is the sparsest: 8.5 to a strip.
-  size_t max_strips(int max_tokens) const {
-    const int slots = max_tokens * routing_.top_k;
-    return static_cast<size_t>(std::min(slots / 8, slots / kStrip + blob_.num_experts));
-  }
-
-  // Slots ordered by expert, a counting sort over the routing of this run.
-  void sort(const Run& run) {
-    rows_ = x_.count(run);
-    direct_ = rows_ <= kMaxGemvTokens;
-    std::vector<int> counts(static_cast<size_t>(blob_.num_experts) + 1, 0);
-    for (int i = 0; i < num_slots(); ++i) ++counts[static_cast<size_t>(routing_.ids[i]) + 1];
-    used_.clear();
-    int strips = 0;
-    for (int e = 0; e < blob_.num_experts; ++e) {
-      const int count = counts[static_cast<size_t>(e) + 1];
-      counts[static_cast<size_t>(e) + 1] += counts[static_cast<size_t>(e)];
-      if (count == 0) continue;
-      const bool packed = count > kMaxGemvTokens;
-      used_.push_back({e, counts[static_cast<size_t>(e)], count, packed ? strips : -1});
-      if (packed) strips += ceil_div(count, kStrip);
-    }
-    num_strips_ = strips;
-    slot_row_.resize(static_cast<size_t>(num_slots()));
-    slot_weight_.resize(static_cast<size_t>(num_slots()));
-    slot_of_.resize(static_cast<size_t>(num_slots()));
-    for (int i = 0; i < num_slots(); ++i) {
-      const int slot = counts[static_cast<size_t>(routing_.ids[i])]++;
-      slot_row_[static_cast<size_t>(slot)] = i / routing_.top_k;
-      slot_weight_[static_cast<size_t>(slot)] = routing_.weights.row(run, i / routing_.top_k)[i % routing_.top_k];
-      slot_of_[static_cast<size_t>(i)] = slot;
-    }
-  }
-
   void lay_out(const Run& run) {
     x_rows_ = run.scratch;
     h_rows_ = x_rows_ + static_cast<size_t>(rows_) * x_floats();
     x_strips_ = h_rows_ + static_cast<size_t>(num_slots()) * h_floats();
-    h_strips_ = x_strips_ + static_cast<size_t>(num_strips_) * kStrip * x_floats();
-    slots_ = h_strips_ + static_cast<size_t>(num_strips_) * kStrip * h_floats();
+    h_strips_ = x_strips_ + static_cast<size_t>(slots_.num_strips) * kStrip * x_floats();
+    slot_rows_ = h_strips_ + static_cast<size_t>(slots_.num_strips) * kStrip * h_floats();
   }
   float* x_row(int row) const { return x_rows_ + static_cast<size_t>(row) * x_floats(); }
   float* h_row(int slot) const { return h_rows_ + static_cast<size_t>(slot) * h_floats(); }
   float* x_strip(int strip) const { return x_strips_ + static_cast<size_t>(strip) * kStrip * x_floats(); }
   float* h_strip(int strip) const { return h_strips_ + static_cast<size_t>(strip) * kStrip * h_floats(); }
-  float* slot_out(int slot) const { return slots_ + static_cast<size_t>(slot) * static_cast<size_t>(hidden_); }
+  float* slot_out(int slot) const { return slot_rows_ + static_cast<size_t>(slot) * static_cast<size_t>(hidden_); }
 
   int begin_operand(Run& run) {
-    if (!direct_) return rows_ + num_strips_;
+    if (!direct_) return rows_ + slots_.num_strips;
     for (int i = 0; i < rows_; ++i) make_operand(run, i);
     return 0;
   }
@@ -162,11 +122,11 @@ class ExpertsOp : public Op {
       return;
     }
     const int strip = tile - rows_;
-    const Used& used = *std::find_if(used_.rbegin(), used_.rend(), [&](const Used& u) { return u.strip0 >= 0 && u.strip0 <= strip; });
+    const Used& used = *std::find_if(slots_.used.rbegin(), slots_.used.rend(), [&](const Used& u) { return u.is_packed() && u.strip0 <= strip; });
     std::array<const float*, kStrip> x{};
     const int first = (strip - used.strip0) * kStrip;
     const int n = std::min(kStrip, used.count - first);
-    for (int i = 0; i < n; ++i) x[static_cast<size_t>(i)] = x_.row(run, slot_row_[static_cast<size_t>(used.first + first + i)]);
+    for (int i = 0; i < n; ++i) x[static_cast<size_t>(i)] = x_.row(run, slots_.row[static_cast<size_t>(used.first + first + i)]);
     run.kernels->pack(x.data(), n, hidden_, x_strip(strip));
   }
 
@@ -175,14 +135,14 @@ class ExpertsOp : public Op {
     units_.clear();
     int tiles = 0;
     const int step = gemm_tile_strips(shape);
-    for (size_t u = 0; u < used_.size(); ++u) {
-      const Used& used = used_[u];
-      if (used.strip0 < 0) {
+    for (size_t u = 0; u < slots_.used.size(); ++u) {
+      const Used& used = slots_.used[u];
+      if (!used.is_packed()) {
         units_.push_back({static_cast<int>(u), 0, 0, tiles});
         tiles += ceil_div(rows, tile_rows_);
         continue;
       }
-      const int strips = ceil_div(used.count, kStrip);
+      const int strips = used.num_strips();
       for (int s = 0; s < strips; s += step) {
         units_.push_back({static_cast<int>(u), used.strip0 + s, std::min(step, strips - s), tiles});
         tiles += ceil_div(rows, kGemmRows);
@@ -193,20 +153,20 @@ class ExpertsOp : public Op {
 
   // Every tile reads its rows of all chosen experts: about 256 KB of weights.
   int direct_tile_rows(const Run& run) const {
-    const int bytes = std::max(1, inter_ * static_cast<int>(used_.size()));
+    const int bytes = std::max(1, inter_ * static_cast<int>(slots_.used.size()));
     const int rows = std::min(262144 / bytes, hidden_ / (4 * run.num_workers));
     return std::clamp(rows / 8 * 8, 8, kMaxTileRows);
   }
 
   void gate_up_gemv(Run& run, const Unit& unit, int block, int worker) {
-    const Used& used = used_[static_cast<size_t>(unit.used)];
+    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
     const int row0 = block * tile_rows_;
     const int row1 = std::min(inter_, row0 + tile_rows_);
     std::array<const float*, kMaxGemvTokens> x{};
     std::array<float*, kMaxGemvTokens> gate{};
     std::array<float*, kMaxGemvTokens> up{};
     for (int i = 0; i < used.count; ++i) {
-      x[static_cast<size_t>(i)] = x_row(slot_row_[static_cast<size_t>(used.first + i)]);
+      x[static_cast<size_t>(i)] = x_row(slots_.row[static_cast<size_t>(used.first + i)]);
       gate[static_cast<size_t>(i)] = run.scratch_of(worker) + 2 * i * kMaxTileRows - row0;
       up[static_cast<size_t>(i)] = gate[static_cast<size_t>(i)] + kMaxTileRows;
     }
@@ -215,14 +175,14 @@ class ExpertsOp : public Op {
     for (int i = 0; i < used.count; ++i) {
       float* h = gate[static_cast<size_t>(i)] + row0;
       run.kernels->silu_mul(h, up[static_cast<size_t>(i)] + row0, h, row1 - row0);
-      const float weight = slot_weight_[static_cast<size_t>(used.first + i)];
+      const float weight = slots_.weight[static_cast<size_t>(used.first + i)];
       for (int r = 0; r < row1 - row0; ++r) h[r] *= weight;
       run.kernels->gemv_prepare(h, row1 - row0, blob_.down.shape.type, h_row(used.first + i) + row0);
     }
   }
 
   void gate_up_gemm(Run& run, const Unit& unit, int block, int worker) {
-    const Used& used = used_[static_cast<size_t>(unit.used)];
+    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
     const int row0 = block * kGemmRows;
     const int row1 = std::min(inter_, row0 + kGemmRows);
     float* scratch = run.scratch_of(worker);
@@ -233,7 +193,7 @@ class ExpertsOp : public Op {
     for (int s = 0; s < unit.strips; ++s) {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
       std::array<float, kStrip> weights{};
-      std::copy_n(slot_weight_.begin() + used.first + first, std::min(kStrip, used.count - first), weights.begin());
+      std::copy_n(slots_.weight.begin() + used.first + first, std::min(kStrip, used.count - first), weights.begin());
       float* h = h_strip(unit.strip0 + s) + row0 * kStrip;
       run.kernels->silu_mul(gate + s * kTile, up + s * kTile, h, (row1 - row0) * kStrip);
       for (int i = 0; i < (row1 - row0) * kStrip; ++i) h[i] *= weights[static_cast<size_t>(i % kStrip)];
@@ -245,7 +205,7 @@ class ExpertsOp : public Op {
     const int row0 = tile * tile_rows_;
     const int n = std::min(hidden_, row0 + tile_rows_) - row0;
     for (int i = 0; i < rows_; ++i) std::fill_n(out_.row(run, i) + row0, n, 0.0F);
-    for (const Used& used : used_) {
+    for (const Used& used : slots_.used) {
       std::array<const float*, kMaxGemvTokens> h{};
       std::array<float*, kMaxGemvTokens> y{};
       for (int i = 0; i < used.count; ++i) {
@@ -254,14 +214,14 @@ class ExpertsOp : public Op {
       }
       run.kernels->gemv(blob_.at(blob_.down, used.expert), row0, row0 + n, h.data(), used.count, y.data());
       for (int i = 0; i < used.count; ++i) {
-        float* out = out_.row(run, slot_row_[static_cast<size_t>(used.first + i)]) + row0;
+        float* out = out_.row(run, slots_.row[static_cast<size_t>(used.first + i)]) + row0;
         run.kernels->add(out, y[static_cast<size_t>(i)] + row0, out, n);
       }
     }
   }
 
   void down_gemv(Run& run, const Unit& unit, int block) {
-    const Used& used = used_[static_cast<size_t>(unit.used)];
+    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
     std::array<const float*, kMaxGemvTokens> h{};
     std::array<float*, kMaxGemvTokens> y{};
     for (int i = 0; i < used.count; ++i) {
@@ -273,7 +233,7 @@ class ExpertsOp : public Op {
   }
 
   void down_gemm(Run& run, const Unit& unit, int block, int worker) {
-    const Used& used = used_[static_cast<size_t>(unit.used)];
+    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
     const int row0 = block * kGemmRows;
     const int row1 = std::min(hidden_, row0 + kGemmRows);
     float* scratch = run.scratch_of(worker);
@@ -292,7 +252,7 @@ class ExpertsOp : public Op {
     float* out = out_.row(run, row);
     std::fill_n(out, hidden_, 0.0F);
     for (int k = 0; k < routing_.top_k; ++k) {
-      run.kernels->add(out, slot_out(slot_of_[static_cast<size_t>(row * routing_.top_k + k)]), out, hidden_);
+      run.kernels->add(out, slot_out(slots_.of[static_cast<size_t>(row * routing_.top_k + k)]), out, hidden_);
     }
   }
 
@@ -306,12 +266,9 @@ class ExpertsOp : public Op {
   int rows_ = 0;
   bool direct_ = true;
   int tile_rows_ = 32;
-  int num_strips_ = 0;
-  std::vector<Used> used_;
+  Slots slots_;
   std::vector<Unit> units_;
-  std::vector<int> slot_row_, slot_of_;
-  std::vector<float> slot_weight_;
-  float *x_rows_ = nullptr, *h_rows_ = nullptr, *x_strips_ = nullptr, *h_strips_ = nullptr, *slots_ = nullptr;
+  float *x_rows_ = nullptr, *h_rows_ = nullptr, *x_strips_ = nullptr, *h_strips_ = nullptr, *slot_rows_ = nullptr;
 };
 
 }  // namespace
