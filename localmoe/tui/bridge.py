@@ -105,6 +105,7 @@ class Bridge:
                 thread.join()  # an engine that is still being opened is closed as soon as it can be
         if self.engine:
             self.engine.close()
+            self.engine = None
 
     def _report(self, event: Event) -> None:
         if self._closing:

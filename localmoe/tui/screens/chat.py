@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from localmoe.chat.message import Conversation, Message
-from localmoe.events import Event, Failed, Finished, Stats, TextDelta
+from localmoe.events import Event, Failed, Finished, Stats
 from localmoe.tui.bridge import Bridge, Opened
 from localmoe.tui.commands import BINDINGS
 from localmoe.tui.printable import printable
@@ -19,23 +19,18 @@ from localmoe.tui.readings import Readings
 from localmoe.tui.requests import request_for
 from localmoe.tui.widgets.activity import Activity
 from localmoe.tui.widgets.engine_panel import EnginePanel
-from localmoe.tui.widgets.failure import Failure
-from localmoe.tui.widgets.greeting import Greeting
 from localmoe.tui.widgets.hints import Hints
 from localmoe.tui.widgets.prompt import Prompt
 from localmoe.tui.widgets.prompt_box import PromptBox
 from localmoe.tui.widgets.question import Question
 from localmoe.tui.widgets.status_line import StatusLine
-from localmoe.tui.widgets.thought import Thought
 from localmoe.tui.widgets.title_bar import TitleBar
 from localmoe.tui.widgets.transcript import Transcript
-from localmoe.tui.widgets.user_turn import UserTurn
 
 if TYPE_CHECKING:
     from localmoe.settings import Settings
-    from localmoe.tui.widgets.answer_turn import AnswerTurn
 
-DRAW_EVERY_S = 1 / 12
+DRAW_EVERY_S = 1 / 12  # at most
 
 WAITS_FOR_ANSWER = "Sent after this answer. Esc: stop it and send now. Typing takes it back"
 WAITS_FOR_MODEL = "Sent when the model is open. Typing takes it back"
@@ -65,9 +60,7 @@ class ChatScreen(Screen[None]):
         self.settings = settings
         self.readings = Readings()
         self.conversation = Conversation()
-        self._answer: AnswerTurn | None = None
         self._num_chats = 1
-        self._are_thoughts_open = False
         self._is_waiting_to_send = False
 
     def compose(self) -> ComposeResult:
@@ -76,7 +69,7 @@ class ChatScreen(Screen[None]):
         yield TitleBar(self.settings.model)
         yield StatusLine()
         with Horizontal(id="body"):
-            yield Transcript(Greeting())
+            yield Transcript()
             yield EnginePanel()
         yield Activity()
         yield PromptBox()
@@ -107,42 +100,27 @@ class ChatScreen(Screen[None]):
         """Shows everything that came since the last time."""
         events = self.bridge.take()
         for event in events:
-            self.readings = self.readings.after(event)
             await self._show(event)
         if events:
             self._draw()
             await self._send_what_waits()
 
     async def _show(self, event: Event) -> None:
+        transcript = self.query_one(Transcript)
+        if transcript.is_answering or not isinstance(event, Stats):  # no figures of an answer that was thrown away
+            self.readings = self.readings.after(event)
         match event:
             case Opened():
+                self.run_worker(_import_answers, thread=True)
                 self.query_one(EnginePanel).introduce(event.info)
-                for greeting in self.query(Greeting):
-                    greeting.introduce(event.info)
-            case TextDelta() if self._answer:
-                await self._answer.write(event)
-            case Stats() if self._answer:
-                self._answer.measure(event)
-            case Finished() if self._answer:
-                await self._finish(self._answer, event)
-            case Failed():
-                await self._fail(event)
-
-    async def _finish(self, answer: "AnswerTurn", event: Finished) -> None:
-        self._answer = None
-        await answer.finish(event)
-        self.conversation = self.conversation.add(Message("assistant", event.text, event.reasoning))
-
-    async def _fail(self, event: Failed) -> None:
-        transcript = self.query_one(Transcript)
-        if not self.readings.info:
-            await transcript.add(Failure(event, "The model could not be opened"))
-        if not self._answer:
-            return
-        answer, self._answer = self._answer, None
-        await (answer.fail() if answer.text or answer.thought.text else answer.remove())
-        remark = self._take_back_question()
-        await transcript.add(Failure(event, "No answer", remark))
+                transcript.introduce(event.info)
+            case Finished() if transcript.is_answering:
+                self.conversation = self.conversation.add(Message("assistant", event.text, event.reasoning))
+            case Failed() if transcript.is_answering:
+                await transcript.fail(event, "No answer", self._take_back_question())
+            case Failed() if not self.readings.info:
+                await transcript.fail(event, "The model could not be opened")
+        await transcript.show(event)
 
     def _take_back_question(self) -> str:
         """Removes the unanswered question from the conversation; says where it is now."""
@@ -188,18 +166,11 @@ class ChatScreen(Screen[None]):
         self.query_one(Transcript).page(event.pages)
 
     async def _ask(self, text: str) -> None:
-        from localmoe.tui.widgets.answer_turn import AnswerTurn  # with Markdown: 60 ms that the first paint is spared
-
         info = self.readings.info
         assert info is not None
         self.query_one(Prompt).text = ""
-        await self.query(Greeting).remove()
         self.conversation = self.conversation.add(Message("user", text))
-        self._answer = AnswerTurn(info.model)
-        self._answer.thought.set_class(self._are_thoughts_open, "-open")
-        transcript = self.query_one(Transcript)
-        await transcript.add(UserTurn(text), self._answer)
-        transcript.follow()
+        await self.query_one(Transcript).begin(text, info.model)
         self.readings = self.readings.asked()
         self.bridge.ask(request_for(self.conversation, info, self.settings, f"chat-{self._num_chats}"))
         self._draw()
@@ -233,9 +204,7 @@ class ChatScreen(Screen[None]):
         self.notify(f"Copied the answer: {len(text):,} characters", markup=False)
 
     def action_toggle_thoughts(self) -> None:
-        self._are_thoughts_open = not self._are_thoughts_open
-        for thought in self.query(Thought):
-            thought.open(self._are_thoughts_open)
+        self.query_one(Transcript).toggle_thoughts()
 
     def action_toggle_panel(self) -> None:
         self.toggle_class("-panel")
@@ -248,7 +217,7 @@ class ChatScreen(Screen[None]):
     def action_new_chat(self) -> None:
         from localmoe.tui.screens.confirm import ConfirmScreen
 
-        num_turns = len(self.query(UserTurn))
+        num_turns = self.query_one(Transcript).num_questions
         if not num_turns:
             return
         messages = "1 question" if num_turns == 1 else f"{num_turns} questions"
@@ -259,21 +228,15 @@ class ChatScreen(Screen[None]):
         if not is_sure:
             return
         self.action_stop()
-        self._answer = None
         self._num_chats += 1
         self.conversation = Conversation()
         self.readings = self.readings.emptied()
-        transcript = self.query_one(Transcript)
-        await transcript.empty()
-        greeting = Greeting()
-        await transcript.add(greeting)
-        if self.readings.info:
-            greeting.introduce(self.readings.info)
+        await self.query_one(Transcript).start_over(self.readings.info)
         self._draw()
 
     def _last_answer(self) -> str:
-        if self._answer and self._answer.text:
-            return self._answer.text
+        if text := self.query_one(Transcript).unfinished_text:
+            return text
         answers = [message.text for message in self.conversation.messages if message.role == "assistant"]
         return printable(answers[-1]) if answers else ""
 
@@ -286,3 +249,8 @@ class ChatScreen(Screen[None]):
         self.query_one(Activity).show_doing(self.readings)
         self.query_one(EnginePanel).show_figures(self.readings)
         self.query_one(Hints).show_keys(self.readings.is_busy, notice)
+
+
+def _import_answers() -> None:
+    """Markdown takes 60 ms to import: not before the first paint, and not at the first question either."""
+    import localmoe.tui.widgets.answer_turn  # noqa: F401

@@ -25,7 +25,7 @@ def _parts(readings: Readings) -> list[str]:
     info, stats = readings.info, readings.stats
     if not info:
         return []
-    if readings.prefill and readings.prefill.tok_s:
+    if readings.phase == "prefill" and readings.prefill and readings.prefill.tok_s:
         return [f"prefill {figures.rate(readings.prefill.tok_s)}", f"cached {readings.prefill.cached_tokens:,}"]
     if not stats:
         return [f"{info.isa}", f"{info.num_threads} threads", f"weights {figures.size(info.weight_bytes)}"]
