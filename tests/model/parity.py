@@ -277,3 +277,6 @@ def _random_yarn(pick: np.random.Generator) -> dict[str, Any]:
     return (
         yarn if mscale is None else yarn | {"mscale": float(mscale), "mscale_all_dim": float(pick.choice([0.707, 1]))}
     )
+
+
+EVERY_WAY = [check_chunks, check_token_by_token, check_last_only, check_batch, check_fork, check_bf16_cache]

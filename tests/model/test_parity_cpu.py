@@ -23,17 +23,7 @@ def case(request, tmp_path_factory):
     return parity.case_of(request.param, tmp_path_factory)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        parity.check_chunks,
-        parity.check_token_by_token,
-        parity.check_last_only,
-        parity.check_batch,
-        parity.check_fork,
-        parity.check_bf16_cache,
-    ],
-)
+@pytest.mark.parametrize("check", parity.EVERY_WAY)
 def test_every_way_of_running_agrees(case, make_program, check):
     check(case, make_program)
 
