@@ -106,6 +106,8 @@ void gemv_range(const Matrix& w, int row0, int row1, const float* const* x, floa
 void gemv(const Matrix& w, int row0, int row1, const float* const* x, int num_tokens, float* const* y) {
   with_weights(w.type, [&](auto weights) {
     using W = decltype(weights);
-    with_count<kMaxGemvTokens>(num_tokens, [&](auto count) { gemv_range<W, decltype(count)::value>(w, row0, row1, x, y); });
+    with_count<kMaxGemvTokens>(num_tokens, [&](auto count) {
+      gemv_range<W, decltype(count)::value>(w, row0, row1, x, y);
+    });
   });
 }

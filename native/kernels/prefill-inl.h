@@ -6,6 +6,7 @@
 
 constexpr int kQueryRows = 48;  // queries scored together
 constexpr int kPageStrips = kPage / kStrip;
+constexpr int kSpan = 4;        // pages expanded before queries are read: long prompts' queries and sums outgrow L2
 
 constexpr size_t aligned_floats(ptrdiff_t n) { return (static_cast<size_t>(n) + kStrip - 1) / kStrip * kStrip; }
 
@@ -20,6 +21,8 @@ struct PrefillShape {
   constexpr ptrdiff_t value_strip() const { return static_cast<ptrdiff_t>(padded(rank)) * kStrip; }
   constexpr ptrdiff_t latent_strip() const { return static_cast<ptrdiff_t>(padded(width())) * kStrip; }
   constexpr ptrdiff_t key_strip() const { return static_cast<ptrdiff_t>(head()) * kStrip; }
+  constexpr ptrdiff_t key_page() const { return kPageStrips * key_strip(); }
+  constexpr ptrdiff_t value_page() const { return static_cast<ptrdiff_t>(kPage) * v_padded(); }
 };
 
 struct PrefillScratch {
@@ -30,9 +33,9 @@ struct PrefillScratch {
   float* key_rows;     // [nope] rows of rank at key_stride
   float* value_rows;   // packed strips of 16 value rows
   float* page;         // [64][width]
-  float* latents;      // 4 packed strips of 16 cached rows
-  float* keys;         // 4 strips of [head][16 keys]
-  float* values;       // strips of [64 keys][16]
+  float* latents;      // one packed strip of 16 cached rows
+  float* keys;         // for each page of a span, 4 strips of [head][16 keys]
+  float* values;       // for each page of a span, strips of [64 keys][16]
   float* scores;       // [48][64]
 };
 
@@ -52,9 +55,9 @@ size_t lay_out(const PrefillShape& shape, float* at, PrefillScratch& scratch) {
   scratch.key_rows = take(static_cast<ptrdiff_t>(shape.nope) * shape.key_stride());
   scratch.value_rows = take(shape.v_strips() * shape.value_strip());
   scratch.page = take(static_cast<ptrdiff_t>(kPage) * shape.width());
-  scratch.latents = take(kPageStrips * shape.latent_strip());
-  scratch.keys = take(kPageStrips * shape.key_strip());
-  scratch.values = take(static_cast<ptrdiff_t>(kPage) * shape.v_padded());
+  scratch.latents = take(shape.latent_strip());
+  scratch.keys = take(kSpan * shape.key_page());
+  scratch.values = take(kSpan * shape.value_page());
   scratch.scores = take(kQueryRows * kPage);
   return used;
 }
@@ -76,7 +79,8 @@ void start_queries(const PrefillHead& job, const PrefillShape& shape, const Pref
   const Vec scale = splat(job.softmax_scale);
   for (ptrdiff_t t = 0; t < job.num_tokens; ++t) {
     const float* from = job.q + t * job.q_stride;
-    for_lanes(head, [&](int i, auto part) { store(scratch.queries + t * head + i, load(from + i, part) * scale, part); });
+    float* to = scratch.queries + t * head;
+    for_lanes(head, [&](int i, auto part) { store(to + i, load(from + i, part) * scale, part); });
     scratch.m[t] = -__builtin_inff();
     scratch.l[t] = 0.0f;
   }
@@ -86,60 +90,78 @@ void start_queries(const PrefillHead& job, const PrefillShape& shape, const Pref
 template <class W>
 void decode_head(const PrefillHead& job, const PrefillShape& shape, const PrefillScratch& scratch) {
   for (int i = 0; i < shape.nope; ++i) {
-    decode_run<W>(job.kv_b, job.key_row + i, 0, shape.rank, scratch.key_rows + static_cast<ptrdiff_t>(i) * shape.key_stride());
+    float* row = scratch.key_rows + static_cast<ptrdiff_t>(i) * shape.key_stride();
+    decode_run<W>(job.kv_b, job.key_row + i, 0, shape.rank, row);
   }
   float* decoded = scratch.page;  // free until the first page
   for (int s = 0; s < shape.v_strips(); ++s) {
     const int num = smaller(kStrip, shape.v - s * kStrip);
-    for (int i = 0; i < num; ++i) {
-      decode_run<W>(job.kv_b, job.key_row + shape.nope + s * kStrip + i, 0, shape.rank, decoded + static_cast<ptrdiff_t>(i) * shape.rank);
-    }
+    const int row = job.key_row + shape.nope + s * kStrip;
+    for (int i = 0; i < num; ++i) decode_run<W>(job.kv_b, row + i, 0, shape.rank, decoded + i * shape.rank);
     pack_rows(decoded, shape.rank, num, shape.rank, scratch.value_rows + s * shape.value_strip());
   }
 }
 
-// This head's keys and values of the first `num` tokens of page `index`.
+// This head's keys and values of the first `num` tokens of page `index`, to the page's place in its span.
 void expand_page(const PrefillHead& job, const PrefillShape& shape, const PrefillScratch& scratch, int index, int num) {
+  const int width = shape.width();
   const float* rows = static_cast<const float*>(job.pages[index]);
   if (job.bf16_cache) {
-    bf16_to_f32(static_cast<const uint16_t*>(job.pages[index]), scratch.page, num * shape.width());
+    bf16_to_f32(static_cast<const uint16_t*>(job.pages[index]), scratch.page, num * width);
     rows = scratch.page;
   }
-  for (int s = 0; s * kStrip < num; ++s) {
-    float* latents = scratch.latents + s * shape.latent_strip();
-    float* keys = scratch.keys + s * shape.key_strip();
-    pack_rows(rows + static_cast<ptrdiff_t>(s) * kStrip * shape.width(), shape.width(), smaller(kStrip, num - s * kStrip),
-              shape.width(), latents);
+  float* keys = scratch.keys + index % kSpan * shape.key_page();
+  float* latents = scratch.latents;
+  for (int k = 0; k < num; k += kStrip) {
+    pack_rows(rows + static_cast<ptrdiff_t>(k) * width, width, smaller(kStrip, num - k), width, latents);
     multiply(scratch.key_rows, shape.key_stride(), shape.nope, latents, kStrip, shape.rank, keys, kStrip, false);
-    __builtin_memcpy(keys + static_cast<ptrdiff_t>(shape.nope) * kStrip, latents + static_cast<ptrdiff_t>(shape.rank) * kStrip,
-                     static_cast<size_t>(shape.rope) * kStrip * sizeof(float));
+    const size_t rope_bytes = static_cast<size_t>(shape.rope) * kStrip * sizeof(float);
+    __builtin_memcpy(keys + shape.nope * kStrip, latents + static_cast<ptrdiff_t>(shape.rank) * kStrip, rope_bytes);
+    keys += shape.key_strip();
   }
+  float* values = scratch.values + index % kSpan * shape.value_page();
   for (int s = 0; s < shape.v_strips(); ++s) {
-    multiply(rows, shape.width(), num, scratch.value_rows + s * shape.value_strip(), kStrip, shape.rank,
-             scratch.values + static_cast<ptrdiff_t>(s) * kPage * kStrip, kStrip, false);
+    multiply(rows, width, num, scratch.value_rows + s * shape.value_strip(), kStrip, shape.rank,
+             values + s * kPage * kStrip, kStrip, false);
   }
 }
 
-// Queries [t0, t0 + num) against the page; query t0 sees its first `visible` (>= 1) keys, each next query one more,
-// up to `keys`.
-void attend_block(const PrefillShape& shape, const PrefillScratch& scratch, int t0, int num, int visible, int keys) {
-  const int used = smaller(visible + num - 1, keys);  // keys that any query of the block sees
+// Queries [t0, t0 + num) against page `index`; query t0 sees its first `visible` (>= 1) keys, each next query one more,
+// up to `num_keys`.
+void attend_page(const PrefillShape& shape, const PrefillScratch& scratch, int t0, int num, int index, int visible,
+                 int num_keys) {
+  const int used = smaller(visible + num - 1, num_keys);  // keys that any of these queries sees
   const float* queries = scratch.queries + static_cast<ptrdiff_t>(t0) * shape.head();
+  const float* keys = scratch.keys + index % kSpan * shape.key_page();
+  const float* values = scratch.values + index % kSpan * shape.value_page();
   float* sums = scratch.sums + static_cast<ptrdiff_t>(t0) * shape.v_padded();
   for (int s = 0; s * kStrip < used; ++s) {
-    multiply(queries, shape.head(), num, scratch.keys + s * shape.key_strip(), kStrip, shape.head(),
+    multiply(queries, shape.head(), num, keys + s * shape.key_strip(), kStrip, shape.head(),
              scratch.scores + s * kStrip, kPage, false);
   }
   for (int i = 0; i < num; ++i) {
     float* scores = scratch.scores + i * kPage;
-    const int seen = smaller(visible + i, keys);
+    const int seen = smaller(visible + i, num_keys);
     const float factor = softmax_row(scores, seen, scratch.m[t0 + i], scratch.l[t0 + i]);
     for (int j = seen; j < used; ++j) scores[j] = 0.0f;
     if (factor != 1.0f) scale_row(sums + static_cast<ptrdiff_t>(i) * shape.v_padded(), factor, shape.v_padded());
   }
   for (int s = 0; s < shape.v_strips(); ++s) {
-    multiply(scratch.scores, kPage, num, scratch.values + static_cast<ptrdiff_t>(s) * kPage * kStrip, kStrip, used,
-             sums + s * kStrip, shape.v_padded(), true);
+    multiply(scratch.scores, kPage, num, values + s * kPage * kStrip, kStrip, used, sums + s * kStrip,
+             shape.v_padded(), true);
+  }
+}
+
+// All queries against the pages of positions [first, end), which share a span.
+void attend_span(const PrefillHead& job, const PrefillShape& shape, const PrefillScratch& scratch, int first, int end) {
+  for (int t0 = 0; t0 < job.num_tokens; t0 += kQueryRows) {
+    const int t1 = smaller(t0 + kQueryRows, job.num_tokens);
+    for (int key = first; key < end; key += kPage) {
+      const int from = t0 > key - job.start ? t0 : key - job.start;  // earlier queries do not see this page
+      if (from >= t1) break;
+      attend_page(shape, scratch, from, t1 - from, key / kPage, smaller(job.start + from - key + 1, kPage),
+                  smaller(kPage, end - key));
+    }
   }
 }
 
@@ -147,7 +169,8 @@ void finish_queries(const PrefillHead& job, const PrefillShape& shape, const Pre
   for (ptrdiff_t t = 0; t < job.num_tokens; ++t) {
     const float* sums = scratch.sums + t * shape.v_padded();
     const Vec inverse = splat(1.0f / scratch.l[t]);
-    for_lanes(shape.v, [&](int i, auto part) { store(job.out + t * job.out_stride + i, load(sums + i, part) * inverse, part); });
+    float* out = job.out + t * job.out_stride;
+    for_lanes(shape.v, [&](int i, auto part) { store(out + i, load(sums + i, part) * inverse, part); });
   }
 }
 
@@ -158,13 +181,12 @@ void prefill_head(const PrefillHead& job) {
   start_queries(job, shape, scratch);
   with_weights(job.kv_b.type, [&](auto weights) { decode_head<decltype(weights)>(job, shape, scratch); });
   const int cached = job.start + job.num_tokens;
-  for (int first = 0; first < cached; first += kPage) {
-    const int keys = smaller(kPage, cached - first);
-    expand_page(job, shape, scratch, first / kPage, keys);
-    const int from = first > job.start ? first - job.start : 0;  // earlier queries do not see this page
-    for (int t = from; t < job.num_tokens; t += kQueryRows) {
-      attend_block(shape, scratch, t, smaller(kQueryRows, job.num_tokens - t), smaller(job.start + t - first + 1, kPage), keys);
+  for (int first = 0; first < cached; first += kSpan * kPage) {
+    const int end = smaller(first + kSpan * kPage, cached);
+    for (int key = first; key < end; key += kPage) {
+      expand_page(job, shape, scratch, key / kPage, smaller(kPage, end - key));
     }
+    attend_span(job, shape, scratch, first, end);
   }
   finish_queries(job, shape, scratch);
 }
