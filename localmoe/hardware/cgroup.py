@@ -36,6 +36,20 @@ def memory_limit(root: str) -> MemoryLimit | None:
     return min(found, key=lambda m: m.headroom_bytes, default=None)
 
 
+def huge_page_headroom(root: str) -> int | None:
+    """Bytes of reserved 2 MB pages that all groups still allow; None when no limit is set."""
+    found = [
+        max(0, limit - (files.read_int(root, f"{group}/{usage}") or 0))
+        for kind, usage in (
+            ("hugetlb.2MB.max", "hugetlb.2MB.current"),
+            ("hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes"),
+        )
+        for group in _groups(root, "hugetlb")
+        if (limit := files.read_int(root, f"{group}/{kind}")) is not None and limit < UNLIMITED_BYTES
+    ]
+    return min(found, default=None)
+
+
 def cpu_quota(root: str) -> float | None:
     """CPUs' worth of time per period; None when no quota is set."""
     quotas = [quota for group in _groups(root, "cpu") if (quota := _quota_of(root, group))]

@@ -1,6 +1,7 @@
-"""The memory that weights rest in: one anonymous mapping on huge pages."""
+"""The memory that weights rest in: one anonymous mapping on pages of 2 MB, spread over the NUMA nodes."""
 
 import mmap
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -8,23 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localmoe.errors import OutOfMemoryError
+from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES, reserved_pool
+from localmoe.weights import numa
 
-HUGE_PAGE_BYTES = 2 << 20
+MAP_HUGETLB_2MB = 0x40000 | 21 << 26  # with the size of its pages: the system's default may be another
+MAP_PLAIN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class Arena:
     """`nbytes` of zeroed memory, its start on a 2 MB boundary.
 
     Every view keeps the mapping alive: the memory goes back when the arena and the last view are gone, so a view
-    never dangles and nothing has to be unmapped by hand.
+    never dangles and nothing has to be unmapped by hand. `notes` say what pages it has, and where.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, nodes: Sequence[int] | None = None) -> None:
         self.nbytes = nbytes
-        self._map = _map(nbytes + HUGE_PAGE_BYTES)
-        base = np.frombuffer(self._map, np.uint8)
-        start = -base.ctypes.data % HUGE_PAGE_BYTES
-        self._bytes = base[start : start + nbytes]
+        reserved = _map_reserved(nbytes)
+        self._map = reserved or _map(nbytes)
+        self._bytes = _aligned(self._map, nbytes)
+        pages = _why_reserved(nbytes) if reserved else _ask_for_huge_pages(self._map)
+        placed = numa.interleave(self._bytes.ctypes.data, nbytes, numa.memory_nodes() if nodes is None else nodes)
+        self.notes = (pages, placed) if placed else (pages,)
 
     def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """[nbytes] bytes at `offset`."""
@@ -38,17 +44,61 @@ class Arena:
 
     def discard(self) -> None:
         """Gives the memory back at once, whoever still holds views: they read zeros. For loads that failed."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        with suppress(OSError):  # reserved pages before Linux 5.18: they go back with the last view
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def from_reserved(nbytes: int) -> int:
+    """Bytes of an arena of `nbytes` that come from reserved pages, which are no part of the available memory."""
+    return nbytes if reserved_pool() >= _whole_pages(nbytes) else 0
+
+
+def bounce_buffer(nbytes: int) -> NDArray[np.uint8]:
+    """[nbytes] bytes for reads; large ones on large pages, which the kernel pins faster for a direct read."""
+    mapping = _map(nbytes)
+    if nbytes >= HUGE_PAGE_BYTES:
+        _ask_for_huge_pages(mapping)
+    return _aligned(mapping, nbytes)
+
+
+def _map_reserved(nbytes: int) -> mmap.mmap | None:
+    """All of it on reserved pages, or None: a part would only make the rest harder to find."""
+    if not from_reserved(nbytes):
+        return None
+    try:
+        return mmap.mmap(-1, _whole_pages(nbytes), flags=MAP_PLAIN | MAP_HUGETLB_2MB)
+    except OSError:  # another program was faster
+        return None
 
 
 def _map(nbytes: int) -> mmap.mmap:
+    """With room to begin on a boundary."""
     try:
-        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=MAP_PLAIN)
     except (OSError, OverflowError, ValueError) as error:
         raise OutOfMemoryError(
             f"the system does not give {nbytes / 1e9:,.1f} GB of memory: {error}.",
             "look at `ulimit -v` and at vm.overcommit_memory, or choose a smaller model.",
         ) from error
-    with suppress(OSError):  # a kernel without transparent huge pages: the same memory, more TLB misses
+
+
+def _aligned(mapping: mmap.mmap, nbytes: int) -> NDArray[np.uint8]:
+    base = np.frombuffer(mapping, np.uint8)
+    start = -base.ctypes.data % HUGE_PAGE_BYTES
+    return base[start : start + nbytes]
+
+
+def _ask_for_huge_pages(mapping: mmap.mmap) -> str:
+    try:
         mapping.madvise(mmap.MADV_HUGEPAGE)
-    return mapping
+    except OSError as error:
+        return f"the weights lie on pages of 4 KB: this kernel has no transparent huge pages ({error.strerror})"
+    return "the weights lie on pages of 2 MB as far as the kernel finds them (madvise)"
+
+
+def _why_reserved(nbytes: int) -> str:
+    return f"the weights lie on {_whole_pages(nbytes) // HUGE_PAGE_BYTES:,} reserved pages of 2 MB (hugetlbfs)"
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES

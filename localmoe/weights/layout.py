@@ -57,6 +57,11 @@ class Layout:
     expert_bytes: int = 0
     nbytes: int = 0
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes in the checkpoint's files."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
 
 def plan_layout(tensors: Iterable[TensorInfo]) -> Layout:
     """The layout of `tensors`, which the checkpoint has validated."""

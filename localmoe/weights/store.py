@@ -42,13 +42,16 @@ class Store:
     """Views by name of one arena.
 
     What it hands out are views that keep the arena alive: the memory goes back when the store is closed (or gone)
-    *and* the last view is gone.
+    *and* the last view is gone. `is_direct` tells that all was read past the page cache, `notes` how it was read and
+    on what memory it lies.
     """
 
-    def __init__(self, arena: Arena, layout: Layout) -> None:
+    def __init__(self, arena: Arena, layout: Layout, *, is_direct: bool = False, notes: tuple[str, ...] = ()) -> None:
         self._arena: Arena | None = arena
         self._layout = layout
         self.nbytes = arena.nbytes
+        self.is_direct = is_direct
+        self.notes = notes
 
     def linear(self, name: str) -> Linear:
         """The linear (or embedding) `name`, without ".weight". KeyError when the specs did not ask for it."""

@@ -1,0 +1,59 @@
+"""Spreading memory over NUMA nodes by the raw system call: no library is needed, and none has to be right."""
+
+import ctypes
+import errno
+import os
+import platform
+from collections.abc import Callable, Sequence
+
+from localmoe.hardware import files
+from localmoe.hardware.cpu import read_nodes
+
+MPOL_INTERLEAVE = 3
+MBIND = {"x86_64": 237, "aarch64": 235}  # the call's number
+LONG_BITS = 64
+
+Mbind = Callable[[int, int, int, Sequence[int]], None]
+
+
+def memory_nodes(root: str = "/") -> list[int]:
+    """Nodes with memory that this process may use; empty where there is no choice."""
+    if len(files.to_list(files.read(root, "/sys/devices/system/node/online"))) < 2:
+        return []
+    status = files.pairs(files.read(root, "/proc/self/status"), ":")
+    allowed = files.to_list(status.get("Mems_allowed_list"))
+    return [node.number for node in read_nodes(root) if node.total_bytes and (not allowed or node.number in allowed)]
+
+
+def interleave(address: int, nbytes: int, nodes: Sequence[int], call: Mbind | None = None) -> str | None:
+    """Spreads untouched memory over all `nodes`; says what came of it, None where there is nothing to spread over."""
+    if len(nodes) < 2:
+        return None
+    try:
+        (call or mbind)(address, nbytes, MPOL_INTERLEAVE, nodes)
+    except OSError as error:
+        return (
+            f"NUMA: the weights lie wherever the kernel puts them, because mbind was refused ({_name(error)}: "
+            f"{error.strerror}); decoding may run at the speed of one node"
+        )
+    return f"NUMA: the weights are spread over nodes {', '.join(map(str, nodes))} (interleaved by mbind)"
+
+
+def mbind(address: int, nbytes: int, policy: int, nodes: Sequence[int]) -> None:
+    """The system call; OSError as the kernel says it, ENOSYS where its number is not known."""
+    number = MBIND.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = (ctypes.c_ulong * (max(nodes) // LONG_BITS + 1))()
+    for node in nodes:
+        words[node // LONG_BITS] |= 1 << node % LONG_BITS
+    max_node = len(words) * LONG_BITS + 1  # the kernel looks at one bit less than it is told
+    arguments = (address, nbytes, policy, ctypes.addressof(words), max_node, 0)
+    if libc.syscall(ctypes.c_long(number), *(ctypes.c_ulong(value) for value in arguments)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error.errno))

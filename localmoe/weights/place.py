@@ -1,0 +1,67 @@
+"""From a piece just read to its places in the arena, each value checked while it is still in the cache."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localmoe.errors import CheckpointError
+from localmoe.hub.checkpoint import TensorInfo
+from localmoe.hub.json_file import fetch_hint
+from localmoe.weights import checks
+from localmoe.weights.arena import Arena
+from localmoe.weights.layout import SCALE_SUFFIX, Layout, is_vector, resting_bytes
+from localmoe.weights.pieces import Part, Piece
+
+Bytes = NDArray[np.uint8]
+
+
+def place(arena: Arena, layout: Layout, piece: Piece, raw: Bytes) -> None:
+    """Copies the parts of `piece` out of `raw`, its bytes; CheckpointError for a value that no weight may have."""
+    for part in piece.parts:
+        tensor = part.tensor
+        source = raw[part.start - piece.start : part.stop - piece.start]
+        target = arena.view(layout.places[tensor.name], resting_bytes(tensor))
+        if is_vector(tensor):
+            _place_vector(part, source, target.view(np.float32))
+        else:
+            matrix = target[part.start - tensor.start : part.stop - tensor.start]
+            matrix[:] = source
+            _require(tensor, part.start, matrix)  # aligned, as it may not be in the file
+
+
+def _place_vector(part: Part, source: Bytes, target: NDArray[np.float32]) -> None:
+    raw = source.copy()  # aligned
+    _require(part.tensor, part.start, raw)
+    values = _as_float32(raw, part.tensor.dtype)
+    first = (part.start - part.tensor.start) * values.size // raw.size
+    target[first : first + values.size] = values
+
+
+def _as_float32(raw: Bytes, dtype: str) -> NDArray[np.float32]:
+    if dtype == "F32":
+        return raw.view(np.float32)
+    return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _require(tensor: TensorInfo, start: int, values: Bytes) -> None:
+    """That `values`, from byte `start` of the file, are what weights may be."""
+    bad = _check_for(tensor)(values)
+    if bad is not None:
+        raise _bad_value(tensor, start + bad, values[bad:])
+
+
+def _check_for(tensor: TensorInfo) -> checks.Check:
+    if tensor.name.endswith(SCALE_SUFFIX):
+        return checks.scales
+    return {"F8_E4M3": checks.fp8, "BF16": checks.bf16, "F32": checks.fp32}[tensor.dtype]
+
+
+def _bad_value(tensor: TensorInfo, at: int, values: Bytes) -> CheckpointError:
+    if tensor.name.endswith(SCALE_SUFFIX):
+        what = f"the scale {values[:4].view(np.float32)[0]:g}, which is not finite and positive,"
+    elif tensor.dtype == "F8_E4M3":
+        what = f"the FP8 code 0x{values[0]:02X}, which is not a number,"
+    else:
+        what = "a value that is not a finite number"
+    return CheckpointError(
+        f"tensor {tensor.name} has {what} at byte {at:,} of shard {tensor.file.name}.", fetch_hint(tensor.file)
+    )
