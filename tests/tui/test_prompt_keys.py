@@ -20,6 +20,16 @@ async def test_a_newline_does_not_send(key):
         assert not app.scripted.requests
 
 
+async def test_keys_typed_in_one_go_keep_their_order():
+    async with StagedChat().run_test() as pilot:
+        app = await opened(pilot)
+        for key in ("a", "ctrl+j", "b", "enter", "c"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await answered(pilot)
+        assert app.chat.conversation.messages[0].text == "a\nb"
+        assert app.prompt.text == "c"
+
+
 async def test_the_prompt_grows_to_eight_lines_and_no_more():
     async with StagedChat().run_test() as pilot:
         app = await opened(pilot)

@@ -61,3 +61,18 @@ def test_leaving_before_the_model_is_open(chat):
     chat.press("\x11")
     assert chat.end() == 0
     assert_left_clean(chat)
+
+
+def test_leaving_in_the_middle_of_an_answer(chat):
+    chat.wait_for("Try one")
+    chat.press(f"{QUESTION}\r")
+    chat.wait_for("Esc stop")
+    chat.press("\x11")
+    assert chat.end() == 0
+    assert_left_clean(chat)
+
+
+def test_lines_sent_in_one_go_arrive_in_order(chat):
+    chat.wait_for("Try one")
+    chat.press("first line\nsecond line")  # \n is Ctrl+J
+    chat.wait_for(lambda text: "❯ first line" in text and "│   second line" in text)

@@ -137,12 +137,11 @@ class ChatScreen(Screen[None]):
     # What the user does
 
     @on(Prompt.Submitted)
-    async def _on_submitted(self) -> None:
-        text = self.query_one(Prompt).text
-        if not text.strip():
+    async def _on_submitted(self, event: Prompt.Submitted) -> None:
+        if not event.text.strip():
             return
         if self.readings.phase == "idle":
-            await self._ask(text)
+            await self._ask(event.text)
         elif self.readings.phase == "closed":
             self._draw(NO_MODEL)
         else:
@@ -168,7 +167,7 @@ class ChatScreen(Screen[None]):
     async def _ask(self, text: str) -> None:
         info = self.readings.info
         assert info is not None
-        self.query_one(Prompt).text = ""
+        self.query_one(Prompt).take(text)
         self.conversation = self.conversation.add(Message("user", text))
         await self.query_one(Transcript).begin(text, info.model)
         self.readings = self.readings.asked()

@@ -9,6 +9,8 @@ from textual.widgets import TextArea
 
 from localmoe.tui.printable import printable
 
+NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter")
+
 
 class Prompt(TextArea):
     """What is being written. Enter sends; Ctrl+J breaks the line."""
@@ -21,13 +23,16 @@ class Prompt(TextArea):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", id="prompt.newline", show=False),
         Binding("pageup", "scroll_chat(-1)", "Scroll the chat up", id="chat.page_up", show=False),
         Binding("pagedown", "scroll_chat(1)", "Scroll the chat down", id="chat.page_down", show=False),
     ]
 
     class Submitted(Message):
-        """Enter was pressed; the text is still in the prompt."""
+        """Enter was pressed behind `text`, which is still in the prompt; more may have been typed since."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
 
     class PageScrolled(Message):
         """The chat should move by `pages`."""
@@ -39,8 +44,11 @@ class Prompt(TextArea):
     def __init__(self) -> None:
         super().__init__(placeholder="Ask something", tab_behavior="focus", highlight_cursor_line=False)
 
-    def action_newline(self) -> None:
-        self.insert("\n")
+    def take(self, text: str) -> None:
+        """Removes `text`, not what was typed behind it."""
+        rest = self.text.removeprefix(text)
+        self.text = rest
+        self.move_cursor(self.document.end)
 
     def action_scroll_chat(self, pages: int) -> None:
         self.post_message(self.PageScrolled(pages))
@@ -49,9 +57,13 @@ class Prompt(TextArea):
 
     async def _on_key(self, event: Key) -> None:
         if event.key == "enter":
-            event.stop()
-            event.prevent_default()
-            self.post_message(self.Submitted())
+            self.post_message(self.Submitted(self.text))
+        elif event.key in NEWLINE_KEYS:  # here and not as a binding: a binding would come behind keys typed after it
+            self._replace_via_keyboard("\n", *self.selection)
+        else:
+            return
+        event.stop()
+        event.prevent_default()
 
     async def _on_paste(self, event: Paste) -> None:
         event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
