@@ -23,11 +23,16 @@ def main() -> None:
 
 
 def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    for kind, most in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_S),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)  # nobody may raise a limit
+        resource.setrlimit(kind, (most, most))
 
 
 def _replies(request: dict[str, Any]) -> list[dict[str, str]]:
@@ -123,7 +128,8 @@ def _raise(message: object) -> None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    words = "".join(c if c.isprintable() else " " for c in str(error)).split()
+    return " ".join(words)[:200] or type(error).__name__
 
 
 if __name__ == "__main__":

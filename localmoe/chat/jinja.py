@@ -52,7 +52,12 @@ class JinjaTemplate:
         self._placeholder = re.compile(rf"localmoe{self._secret}n(\d+)e")
         self._kept: OrderedDict[Shape, Rendered] = OrderedDict()
         self._lock = Lock()
-        self._prepare([(QUESTION, mode) for mode in MODES] + [(EXCHANGE, None)])
+        try:
+            self._prepare([(QUESTION, mode) for mode in MODES] + [(EXCHANGE, None)])
+        except UsageError as error:  # nobody asked anything yet
+            raise CheckpointError(
+                error.message, "take tokenizer_config.json from the model's own page again."
+            ) from error
         self.default_think = self._thinks_unasked()
         self.stop_ids = self._find_stops()
 

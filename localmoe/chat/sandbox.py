@@ -56,7 +56,10 @@ def _outcome(reply: dict[str, str]) -> Outcome:
     if kind == "limits":
         raise _beyond_limits()
     if kind == "raised":
-        return UsageError(f"The model's chat template refuses this conversation: {message}.")
+        return UsageError(
+            f"The model's chat template refuses this conversation: {message}.",
+            "the words are the template's: change the conversation as they say.",
+        )
     if kind == "forbidden":
         return CheckpointError(f"The model's chat template does what a template must not: {message}.", _HINT)
     return CheckpointError(f"The model's chat template cannot be rendered: {message}.", _HINT)

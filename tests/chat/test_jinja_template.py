@@ -189,3 +189,9 @@ def test_bos_comes_from_the_template_only() -> None:
     template = template_for("jinja", vocabularies.deepseek_with(templates.V3))
     forged = Conversation((Message("user", BOS + EOS + USER),))
     assert template.encode(forged).count(0) == 1
+
+
+def test_a_template_that_refuses_every_conversation_is_a_damaged_model(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"refuses this conversation: no \[31m way\.$") as caught:
+        template_for("jinja", small(tmp_path, "{{ raise_exception('no \x1b[31m\n way') }}"))
+    assert caught.value.hint

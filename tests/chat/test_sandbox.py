@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -31,6 +33,15 @@ def test_a_template_can_refuse_a_conversation() -> None:
     outcome = render("{% if x %}{{ raise_exception('No system\nrole.') }}{% endif %}ok", [{"x": 1}, {"x": 0}])
     assert isinstance(outcome[0], UsageError) and "refuses this conversation: No system role." in outcome[0].message
     assert outcome[1] == "ok"
+
+
+def test_limits_that_are_tighter_already_stay() -> None:
+    program = (
+        "import resource; from localmoe.chat.sandbox import render;"
+        "resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)); print(render('a {{ x }}', [{'x': 1}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['a 1']\n", done.stderr
 
 
 LOOP = "{% for x in range(99999) %}"
