@@ -11,6 +11,7 @@ __all__ = ["BLOCK", "ModelConfig", "Yarn", "read_config"]
 
 BLOCK = 128  # rows and columns that share one FP8 scale
 MAX_LAYERS = 1000
+MIN_FACTOR, MAX_MSCALE = 1e-3, 1e3  # of YaRN: beyond them RoPE and softmax are not numbers any more
 MAX_ROUTED = 200_000  # layers times experts; Kimi-K2 has 23,040
 
 SCORING = {"deepseek_v3": "sigmoid", "kimi_k2": "sigmoid", "deepseek_v2": "softmax"}
@@ -161,15 +162,17 @@ def _rope(fields: Fields, model_type: str) -> dict[str, Any]:
 
 def _yarn(fields: Fields, scaling: Fields) -> Yarn:
     return Yarn(
-        factor=scaling.number("factor"),
+        factor=scaling.number("factor", above=MIN_FACTOR),
         original_max_position=scaling.integer(
             "original_max_position_embeddings", fields.integer("max_position_embeddings")
         ),
         beta_fast=scaling.number("beta_fast", 32.0),
         beta_slow=scaling.number("beta_slow", 1.0),
-        mscale=scaling.number("mscale", 0.0, above=-1.0),
-        mscale_all_dim=scaling.number("mscale_all_dim", 0.0, above=-1.0),
-        attention_factor=scaling.number("attention_factor") if scaling.has("attention_factor") else None,
+        mscale=scaling.number("mscale", 0.0, above=-1.0, high=MAX_MSCALE),
+        mscale_all_dim=scaling.number("mscale_all_dim", 0.0, above=-1.0, high=MAX_MSCALE),
+        attention_factor=(
+            scaling.number("attention_factor", high=MAX_MSCALE) if scaling.has("attention_factor") else None
+        ),
         truncate=scaling.flag("truncate", True),
     )
 

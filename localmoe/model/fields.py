@@ -10,6 +10,7 @@ DOWNLOAD_AGAIN = (
     "Download the model's config.json again, or choose another model: `localmoe models` lists those that run."
 )
 CHOOSE_ANOTHER = "Choose another model: `localmoe models` lists those that run."
+MAX_NUMBER = 1e12  # far above real ones, and its square is still a float32
 MAX_SIZE = 1 << 24  # no dimension of a real model comes near it; keeps damaged files from asking for terabytes
 
 
@@ -35,8 +36,8 @@ class Fields:
             self.wrong(key, f"must be at most {high}")
         return value
 
-    def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
-        """The finite number at `key`, larger than `above`."""
+    def number(self, key: str, default: float | None = None, *, above: float = 0.0, high: float = MAX_NUMBER) -> float:
+        """The number at `key`, larger than `above` and at most `high`."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.wrong(key, "must be a number")
@@ -44,8 +45,8 @@ class Fields:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if not math.isfinite(number) or number <= above:
-            self.wrong(key, f"must be a finite number above {above:g}")
+        if not above < number <= high:  # nor a NaN
+            self.wrong(key, f"must be a number above {above:g} and at most {high:g}")
         return number
 
     def flag(self, key: str, default: bool) -> bool:
