@@ -3,7 +3,7 @@
 import math
 
 from localmoe.engine.request import Request, Sampling
-from localmoe.errors import UsageError
+from localmoe.errors import CheckpointError, UsageError
 
 
 def check_request(request: Request) -> None:
@@ -23,7 +23,7 @@ def check_sampling(sampling: Sampling) -> None:
     _within("temperature", sampling.temperature, 0.0, 100.0)
     _within("top-p", sampling.top_p, 0.0, 1.0, open_low=True)
     _within("min-p", sampling.min_p, 0.0, 1.0)
-    _within("repetition penalty", sampling.repetition_penalty, 0.0, 100.0, open_low=True)
+    _within("repetition penalty", sampling.repetition_penalty, 0.01, 100.0)
     if sampling.seed is not None and sampling.seed < 0:
         raise UsageError(f"the seed must be 0 or more, not {sampling.seed}", "leave it out for a new answer each time")
 
@@ -34,6 +34,15 @@ def check_fits(num_tokens: int, context_limit: int) -> None:
         raise UsageError(
             f"the conversation has {num_tokens:,} tokens; the context holds {context_limit:,}",
             "start a new chat, shorten the prompt, or open the model with a larger --context",
+        )
+
+
+def check_vocabulary(token: int, vocab: int) -> None:
+    """CheckpointError when the tokenizer's `token` is none of the model's `vocab`."""
+    if token >= vocab:
+        raise CheckpointError(
+            f"the tokenizer has token {token:,}, the model only {vocab:,}: they do not belong together",
+            "take the tokenizer from the model's own repository",
         )
 
 

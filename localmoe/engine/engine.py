@@ -7,7 +7,7 @@ from collections.abc import Callable
 from localmoe.chat.message import Conversation
 from localmoe.chat.stream import Splitter
 from localmoe.decode.runner import Runner
-from localmoe.engine.checks import check_fits, check_request
+from localmoe.engine.checks import check_fits, check_request, check_vocabulary
 from localmoe.engine.job import Job
 from localmoe.engine.loop import Loop
 from localmoe.engine.metrics import Meter
@@ -15,7 +15,6 @@ from localmoe.engine.opening import Backend, Cancelled, CpuBackend, Opened, open
 from localmoe.engine.request import EngineInfo, Request
 from localmoe.engine.scheduler import MAX_BATCH
 from localmoe.engine.stream import EventStream
-from localmoe.errors import CheckpointError
 from localmoe.events import Event
 from localmoe.prefill.reader import Reader
 from localmoe.settings import Settings
@@ -96,12 +95,7 @@ class Engine:
 
     def _encode(self, conversation: Conversation, think: bool | None) -> list[int]:
         ids = self._opened.template.encode(conversation, think)
-        vocab = self._opened.network.config.vocab
-        if ids and max(ids) >= vocab:
-            raise CheckpointError(
-                f"the tokenizer has token {max(ids)}, the model only {vocab}: they do not belong together",
-                "take the tokenizer from the model's own repository",
-            )
+        check_vocabulary(max(ids, default=0), self._opened.network.config.vocab)
         return ids
 
 

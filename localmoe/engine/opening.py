@@ -7,6 +7,7 @@ from typing import Protocol
 
 from localmoe.chat.template import Template, guess_template, template_for
 from localmoe.engine import defaults
+from localmoe.engine.checks import check_vocabulary
 from localmoe.engine.plan import Plan, Resources, make_plan
 from localmoe.engine.request import EngineInfo
 from localmoe.errors import CancelledError
@@ -21,6 +22,7 @@ from localmoe.model.cache import LatentCache
 from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.tensors import expected_tensors
 from localmoe.settings import Settings
+from localmoe.weights.arena import from_reserved
 from localmoe.weights.layout import plan_layout
 from localmoe.weights.load import load
 from localmoe.weights.store import Store
@@ -106,6 +108,7 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
     specs = expected_tensors(config)
     checkpoint.validate(specs)
     tokenizer = Tokenizer.open(source.folder)
+    check_vocabulary(tokenizer.vocab_size - 1, config.vocab)
     entry = source.entry
     template = template_for(entry.template, tokenizer) if entry else guess_template(tokenizer, checkpoint.config)
     sampling = defaults.sampling_defaults(settings, checkpoint.generation_config, entry)
@@ -130,7 +133,7 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
         weight_bytes=store.nbytes,
         cache_bytes=network.cache.nbytes,
         load_s=time.monotonic() - start_s,
-        plan=(*plan.reasons, f"prompts are written in {template.why}"),
+        plan=(*plan.reasons, *store.notes, f"prompts are written in {template.why}"),
         sampling=sampling,
     )
     return Opened(network, tokenizer, template, plan, info, settings, stop_ids, backend.new_flag)
@@ -161,7 +164,10 @@ def _plan(
     backend: Backend,
 ) -> Plan:
     layout = plan_layout(checkpoint.tensors[spec.name] for spec in specs)
-    resources = Resources(backend.choose_isa(settings.isa), physical_cores(), available_memory())
+    available = available_memory()
+    if available:  # pages set aside for weights are no part of it
+        available += from_reserved(layout.nbytes)
+    resources = Resources(backend.choose_isa(settings.isa), physical_cores(), available)
     return make_plan(source.name, config, settings, layout.nbytes, resources)
 
 

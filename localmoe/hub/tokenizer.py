@@ -35,7 +35,12 @@ class Tokenizer:
         """Reads tokenizer.json or tiktoken.model, and what is beside; CheckpointError or UnsupportedModelError else."""
         folder = Path(folder)
         config = read_tokenizer_config(folder)
-        return cls(_read_backend(folder), config)
+        tokenizer = cls(_read_backend(folder), config)
+        if not tokenizer.encode("a"):
+            raise CheckpointError(
+                "the tokenizer has no token for ordinary text.", "take the tokenizer from the model's own repository."
+            )
+        return tokenizer
 
     @property
     def vocab_size(self) -> int:

@@ -39,8 +39,8 @@ def _texts(data: dict[str, Any]) -> dict[str, str]:
 
 def _template_of(value: Any, path: Path) -> str | None:
     if isinstance(value, list):  # several templates by name, of which a chat takes "default"
-        named = {t["name"]: t["template"] for t in value if isinstance(t, dict) and {"name", "template"} <= t.keys()}
-        value = named.get("default")
+        named = (t for t in value if isinstance(t, dict) and t.get("name") == "default")
+        value = next((t.get("template") for t in named), None)
     if value is None or value == "":
         return None
     if not isinstance(value, str):

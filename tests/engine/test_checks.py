@@ -25,6 +25,7 @@ HELLO = Conversation((Message("user", "Hello"),))
         (Request(HELLO, Sampling(min_p=-1)), "min-p"),
         (Request(HELLO, Sampling(min_p=2)), "min-p"),
         (Request(HELLO, Sampling(repetition_penalty=0)), "repetition penalty"),
+        (Request(HELLO, Sampling(repetition_penalty=1e-300)), "repetition penalty"),
         (Request(HELLO, Sampling(seed=-1)), "seed"),
     ],
 )

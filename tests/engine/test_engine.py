@@ -12,7 +12,7 @@ from order import assert_in_order
 from localmoe.chat.message import Conversation, Message
 from localmoe.engine.engine import Engine
 from localmoe.engine.request import Request, Sampling
-from localmoe.errors import ModelError, OutOfMemoryError
+from localmoe.errors import CheckpointError, ModelError, OutOfMemoryError
 from localmoe.events import Event, Finished, Loading, PrefillProgress, TextDelta
 
 GREEDY = Sampling(temperature=0)
@@ -165,6 +165,17 @@ def test_opening_is_told(checkpoint, opener):
 def test_a_wrong_name_is_told(opener):
     with pytest.raises(ModelError):
         opener(model="no-such-model")
+
+
+def test_a_tokenizer_that_is_larger_than_the_model_is_refused_before_anything_is_loaded(checkpoint, opener, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["model"]["vocab"] |= {f"word{n}": 1000 + n for n in range(200)}
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    events: list[Event] = []
+    with pytest.raises(CheckpointError, match="they do not belong together"):
+        opener(model=str(folder), on_event=events.append)
+    assert not [e for e in events if isinstance(e, Loading) and e.stage != "checking"]
 
 
 def test_too_little_memory_is_told_by_item(opener, monkeypatch):

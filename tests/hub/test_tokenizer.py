@@ -221,6 +221,19 @@ def test_a_broken_tokenizer_config_is_one_sentence(folder: Path, text: str) -> N
     opening_fails(folder, CheckpointError, "tokenizer_config.json")
 
 
+def test_templates_with_odd_names_are_passed_over(folder: Path) -> None:
+    named = [{"name": ["a"], "template": "x"}, 7, {"name": "default", "template": "y"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert Tokenizer.open(folder).chat_template == "y"
+
+
+def test_a_tokenizer_without_words_is_refused(folder: Path) -> None:
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["model"]["vocab"] = {}
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    opening_fails(folder, CheckpointError, "no token for ordinary text")
+
+
 def test_a_decoder_that_is_not_byte_level_is_refused(folder: Path) -> None:
     backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.decoder = decoders.WordPiece()
