@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from difflib import get_close_matches
 
-from localmoe.bench import answers, kernels, startup
+from localmoe.bench import answers, kernels, load, startup
 from localmoe.bench.checkpoint import bench_checkpoint
 from localmoe.bench.rows import Listener, Report, Row
 from localmoe.engine.engine import Engine
@@ -15,7 +15,7 @@ from localmoe.errors import UsageError
 from localmoe.hardware import probe
 from localmoe.settings import Settings, cache_dir
 
-SUITES = ("kernels", "prefill", "decode", "startup")
+SUITES = ("kernels", "load", "prefill", "decode", "startup")
 
 
 def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) -> Report:
@@ -25,6 +25,8 @@ def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) 
     info: EngineInfo | None = None
     if "kernels" in suites:
         rows += kernels.measure(settings, listener)
+    if "load" in suites:
+        rows += load.measure(settings.model if _names_model(settings) else None, listener)
     if answered := tuple(suite for suite in suites if suite in answers.CASES):
         with closing(_open(answered, settings, listener)) as engine:
             info = engine.info

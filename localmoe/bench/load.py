@@ -1,0 +1,105 @@
+"""Suite load: weights on their way from the disk into memory, beside a reader that does nothing with what it reads.
+
+All is measured in a process of its own, so that its peak of memory is that of loading. After the first time weights go
+into the same memory again: what a system takes to find new memory is no matter of the disk, and has a row of its own.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from localmoe.bench.checkpoint import bench_checkpoint
+from localmoe.bench.plain_reader import SETTINGS, read_rate
+from localmoe.bench.rows import Listener, Row
+from localmoe.engine.reading import WeightReader
+from localmoe.errors import LocalmoeError
+from localmoe.hardware import available_memory
+from localmoe.hub.catalog import resolve
+
+MOST_BYTES = 4 << 30  # of weights, or their first layer
+SCAN_BYTES = 256 << 20  # read with each setting of the plain reader, to find the fastest one
+NUM_PAIRS = 5
+PAIRS_S = 200.0  # no further pair is begun after this
+ALLOWED_BYTES = 1 << 30  # of memory, beside the weights
+CHILD = "from localmoe.bench.load import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the process found. Rates are in bytes per second; `pairs` have ours first."""
+
+    file_bytes: int
+    peak_bytes: int
+    note: str
+    is_direct: bool
+    first_rate: float
+    setting: str = ""
+    pairs: Sequence[tuple[float, float]] = ()
+
+
+def measure(model: str | None, listener: Listener) -> Iterator[Row]:
+    """Rows `rate`, `first-rate` and `peak-memory`; without a `model`, for the benchmark's own."""
+    folder = resolve(model).folder if model else bench_checkpoint(listener)
+    listener.progress("load: weights into memory, and direct reads of the same files, in turn")
+    measured = _in_a_process(folder, min(MOST_BYTES, available_memory() // 2 or MOST_BYTES))
+    listener.progress(measured.note)
+    if measured.pairs:
+        listener.progress(f"the fastest direct reads: {measured.setting}")
+        yield from _rate_rows(measured, listener)
+    else:
+        listener.warn(f"rate is left out: {measured.note}")
+    allowed = measured.file_bytes + ALLOWED_BYTES
+    yield Row(
+        "load", "peak-memory", "gb", measured.peak_bytes / 1e9, "GB", allowed / 1e9, measured.peak_bytes / allowed
+    )
+
+
+def _rate_rows(measured: Measured, listener: Listener) -> Iterator[Row]:
+    ours, plain = (median(side) / 1e9 for side in zip(*measured.pairs, strict=True))
+    yield Row("load", "rate", "gb_s", ours, "GB/s", plain, median(a / b for a, b in measured.pairs))
+    first = measured.first_rate / 1e9
+    yield Row("load", "first-rate", "gb_s", first, "GB/s", plain, first / plain)
+    if first < 0.8 * ours:
+        listener.warn("first-rate: this system takes longer to find new memory than the disk to fill it")
+
+
+def _in_a_process(folder: Path, most_bytes: int) -> Measured:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, folder, str(most_bytes)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise LocalmoeError("the weights could not be loaded", done.stderr.strip()[-400:])
+    return Measured(**json.loads(done.stdout))
+
+
+def main() -> None:
+    """Measures, and writes what it found to stdout as JSON."""
+    sys.stdout.write(json.dumps(asdict(find(Path(sys.argv[1]), int(sys.argv[2])))))
+
+
+def find(folder: Path, most_bytes: int) -> Measured:
+    """All of it, in this process."""
+    weights = WeightReader(folder, most_bytes)
+    first_s, store = weights.read()
+    size, note = weights.file_bytes, store.notes[0]
+    first = Measured(size, peak_bytes(), note, store.is_direct, size / first_s)
+    if not store.is_direct:
+        return first
+    files = sorted(folder.glob("*.safetensors"))
+    setting = max(SETTINGS, key=lambda s: max(read_rate(files, SCAN_BYTES, s) for _ in range(2)))
+    pairs: list[tuple[float, float]] = []
+    end_s = time.monotonic() + PAIRS_S
+    while len(pairs) < NUM_PAIRS and (not pairs or time.monotonic() < end_s):
+        pairs.append((size / weights.read()[0], read_rate(files, size, setting)))
+    return Measured(size, first.peak_bytes, note, True, first.first_rate, str(setting), pairs)
+
+
+def peak_bytes() -> int:
+    """The most that this process has had in memory."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])

@@ -1,0 +1,49 @@
+"""Weights on their way into memory and nothing else, for those who measure it."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from localmoe.hub.checkpoint import Checkpoint, TensorSpec
+from localmoe.model.config import ModelConfig, read_config
+from localmoe.model.tensors import expected_tensors
+from localmoe.weights.arena import Arena
+from localmoe.weights.load import load
+from localmoe.weights.store import Store
+
+
+class WeightReader:
+    """As many of a model's first layers as `most_bytes` allow, one at least, read as often as is wanted.
+
+    The first time they go into new memory, as when a model opens; then into the same memory again.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self._checkpoint = Checkpoint.open(folder)
+        self._specs = _first_layers(self._checkpoint, read_config(self._checkpoint.config), most_bytes)
+        self.file_bytes = _size(self._checkpoint, self._specs)
+        self._arena: Arena | None = None
+
+    def read(self) -> tuple[float, Store]:
+        """Seconds that it took, and what says how it was done."""
+        start_s = time.perf_counter()
+        store = load(self._checkpoint, self._specs, new_arena=self._memory)
+        return time.perf_counter() - start_s, store
+
+    def _memory(self, nbytes: int) -> Arena:
+        self._arena = self._arena or Arena(nbytes)
+        return self._arena
+
+
+def _first_layers(checkpoint: Checkpoint, config: ModelConfig, most_bytes: int) -> list[TensorSpec]:
+    checkpoint.validate(expected_tensors(config))
+    for num_layers in range(config.num_layers, 1, -1):
+        specs = expected_tensors(replace(config, num_layers=num_layers))
+        if _size(checkpoint, specs) <= most_bytes:
+            return specs
+    return expected_tensors(replace(config, num_layers=1))
+
+
+def _size(checkpoint: Checkpoint, specs: Iterable[TensorSpec]) -> int:
+    return sum(checkpoint.tensors[spec.name].nbytes for spec in specs)
