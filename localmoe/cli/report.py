@@ -1,6 +1,7 @@
 """How a run ends: two lines on stderr for what went wrong, and the exit code."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -32,6 +33,7 @@ def run(command: Callable[[], object]) -> int:
 
 def leave(code: int) -> NoReturn:
     """Ends the process. After an interrupt nothing is waited for: threads may be in the middle of a read."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: too late to interrupt
     try:
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError):  # closed: point it elsewhere, or Python complains at exit

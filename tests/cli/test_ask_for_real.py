@@ -45,6 +45,12 @@ def test_an_interrupt_keeps_what_was_said(home, model):
     assert answer["text"]
 
 
+def test_an_interrupt_after_the_end_changes_nothing(home, model):
+    at_exit = "import atexit, os, signal; atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
+    done = home.run("ask", "-m", model, "--max-tokens", "2", "Hi", program=at_exit + MAIN)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_closed_pipe_ends_the_answer(home, model):
     process = home.start("ask", "-m", model, "--json", "--stream", "Hi")
     process.stdout.readline()
