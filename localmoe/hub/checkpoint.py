@@ -41,6 +41,7 @@ class Checkpoint:
         """Reads config.json, the index or the single file, and the headers. Any damage is a CheckpointError."""
         folder = Path(folder)
         _require_folder(folder)
+        _refuse_gguf(folder)
         config = read_json(folder / "config.json")
         generation = folder / "generation_config.json"
         return cls(folder, config, read_json(generation) if _exists(generation) else {}, _read_tensors(folder))
@@ -86,6 +87,15 @@ def _require_folder(folder: Path) -> None:
         raise unreadable(folder, error) from error
     if not is_folder:
         raise CheckpointError(f"{shown(folder)} is {'not a folder' if exists else 'not there'}.", hint)
+
+
+def _refuse_gguf(folder: Path) -> None:
+    """A folder of llama.cpp's: without a word on GGUF, a missing config.json would mislead."""
+    if not _exists(folder / "config.json") and (found := next(folder.glob("*.[gG][gG][uU][fF]"), None)):
+        raise CheckpointError(
+            f"{shown(folder)} holds {shown(found.name)}; localmoe does not read GGUF.",
+            "get the model's original weights, config.json and *.safetensors; `localmoe models` lists what runs.",
+        )
 
 
 def _exists(path: Path) -> bool:

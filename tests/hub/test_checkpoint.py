@@ -171,6 +171,12 @@ def test_no_config(folder):
     damage(folder, "config.json is missing")
 
 
+def test_a_folder_of_gguf(folder):
+    (folder / "config.json").unlink()
+    (folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+    damage(folder, "model-Q4_K_M.gguf", "does not read GGUF")
+
+
 def test_no_weights(folder):
     (folder / INDEX).unlink()
     damage(folder, "has no weights")
