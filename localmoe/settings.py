@@ -35,7 +35,7 @@ class Settings:
     seed: int | None = None
     max_tokens: int | None = None
     think: bool | None = None
-    theme: str = "textual-dark"
+    theme: str = "localmoe-dark"
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
 
     def origin(self, name: str) -> Origin:

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kAbsorbedTokens = 8;  // most new tokens of a session that take the absorbed form
 constexpr int kAbsorbedRows = 32;   // most rows of a run that do: bounds the scratch
-constexpr int kHeadBlock = 4;       // heads that share one read of the latents
+constexpr int kHeadBlock = 8;       // heads that share one read of the latents
 
 enum Stage { kAbsorb, kAttend, kExpand, kPrefill, kNumStages };
 

@@ -151,10 +151,10 @@ class ExpertsOp : public Op {
     return tiles;
   }
 
-  // Every tile reads its rows of all chosen experts: about 256 KB of weights.
+  // Every tile reads its rows of all chosen experts, kTileBytes of weights in all.
   int direct_tile_rows(const Run& run) const {
     const int bytes = std::max(1, inter_ * static_cast<int>(slots_.used.size()));
-    const int rows = std::min(262144 / bytes, hidden_ / (4 * run.num_workers));
+    const int rows = std::min(kTileBytes / bytes, hidden_ / (4 * run.num_workers));
     return std::clamp(rows / 8 * 8, 8, kMaxTileRows);
   }
 

@@ -8,7 +8,7 @@ namespace localmoe {
 
 int gemv_tile_rows(const Matrix& w, int num_workers, int step) {
   const int bytes = w.cols * (w.type == WeightType::fp8 ? 1 : w.type == WeightType::bf16 ? 2 : 4);
-  const int by_bytes = 65536 / std::max(1, bytes);
+  const int by_bytes = kTileBytes / std::max(1, bytes);
   const int by_workers = w.rows / std::max(1, 4 * num_workers);
   return std::max(1, ceil_div(std::min(by_bytes, by_workers), step)) * step;
 }
