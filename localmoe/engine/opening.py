@@ -103,16 +103,18 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
     steps = _Steps(on_event, cancelled)
     steps.begin("checking", 0)
     source = resolve(model)
-    checkpoint = Checkpoint.open(source.folder)
+    checkpoint = Checkpoint.open(source.folder, steps.check)
     config = read_config(checkpoint.config)
     specs = expected_tensors(config)
     checkpoint.validate(specs)
+    steps.check()
     tokenizer = Tokenizer.open(source.folder)
     check_vocabulary(tokenizer.vocab_size - 1, config.vocab)
     entry = source.entry
     template = template_for(entry.template, tokenizer) if entry else guess_template(tokenizer, checkpoint.config)
     sampling = defaults.sampling_defaults(settings, checkpoint.generation_config, entry)
     stop_ids = template.stop_ids | defaults.stop_tokens(checkpoint.generation_config) | set(config.eos_ids)
+    steps.check()
     plan = _plan(source, checkpoint, config, specs, settings, backend)
     store = steps.load(checkpoint, specs)
     try:
@@ -181,9 +183,13 @@ class _Steps:
 
     def begin(self, stage: str, total_bytes: int) -> None:
         """Everything is read of `total_bytes` when `stage` begins."""
+        self.check()
+        self._on_event(Loading(stage, total_bytes, total_bytes))
+
+    def check(self) -> None:
+        """CancelledError once opening is to stop."""
         if self._cancelled():
             raise CancelledError("opening the model was interrupted.", "run the command again.")
-        self._on_event(Loading(stage, total_bytes, total_bytes))
 
     def load(self, checkpoint: Checkpoint, specs: list[TensorSpec]) -> Store:
         """The weights, with their rate and an estimate."""

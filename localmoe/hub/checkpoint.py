@@ -3,7 +3,7 @@
 Reads JSON and headers only, never a tensor's data; what a tensor means is the model's business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -37,14 +37,18 @@ class Checkpoint:
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, folder: Path | str) -> "Checkpoint":
-        """Reads config.json, the index or the single file, and the headers. Any damage is a CheckpointError."""
+    def open(cls, folder: Path | str, before_file: Callable[[], None] = lambda: None) -> "Checkpoint":
+        """Reads config.json, the index or the single file, and the headers. Any damage is a CheckpointError.
+
+        Large models take seconds: `before_file` is called before each header, and may raise to end it.
+        """
         folder = Path(folder)
         _require_folder(folder)
         _refuse_gguf(folder)
         config = read_json(folder / "config.json")
         generation = folder / "generation_config.json"
-        return cls(folder, config, read_json(generation) if _exists(generation) else {}, _read_tensors(folder))
+        generation_config = read_json(generation) if _exists(generation) else {}
+        return cls(folder, config, generation_config, _read_tensors(folder, before_file))
 
     @property
     def total_bytes(self) -> int:
@@ -106,9 +110,9 @@ def _exists(path: Path) -> bool:
         raise unreadable(path, error) from error
 
 
-def _read_tensors(folder: Path) -> dict[str, TensorInfo]:
+def _read_tensors(folder: Path, before_file: Callable[[], None]) -> dict[str, TensorInfo]:
     if _exists(folder / INDEX):
-        return _read_shards(folder, _weight_map(folder / INDEX))
+        return _read_shards(folder, _weight_map(folder / INDEX), before_file)
     if _exists(folder / SINGLE):
         return read_header(folder / SINGLE)
     raise CheckpointError(
@@ -136,7 +140,7 @@ def _is_inside(file: str) -> bool:
     return file.isprintable() and "\\" not in file and all(p not in ("", ".", "..") for p in parts)
 
 
-def _read_shards(folder: Path, weight_map: dict[str, str]) -> dict[str, TensorInfo]:
+def _read_shards(folder: Path, weight_map: dict[str, str], before_file: Callable[[], None]) -> dict[str, TensorInfo]:
     files = sorted(set(weight_map.values()))
     missing = [file for file in files if not _exists(folder / file)]
     if missing:
@@ -144,7 +148,10 @@ def _read_shards(folder: Path, weight_map: dict[str, str]) -> dict[str, TensorIn
             f"shard {shown(missing[0])} is missing in {shown(folder)}{_and_more(len(missing), 'shard')}.",
             fetch_hint(folder / missing[0], again=False),
         )
-    shards = {file: read_header(folder / PurePosixPath(file)) for file in files}
+    shards: dict[str, dict[str, TensorInfo]] = {}
+    for file in files:
+        before_file()
+        shards[file] = read_header(folder / PurePosixPath(file))
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise CheckpointError(

@@ -8,12 +8,15 @@ from itertools import count
 import numpy as np
 import pytest
 from order import assert_in_order
+from tiny import make_checkpoint
 
 from localmoe.chat.message import Conversation, Message
 from localmoe.engine.engine import Engine
 from localmoe.engine.request import Request, Sampling
-from localmoe.errors import CheckpointError, ModelError, OutOfMemoryError
+from localmoe.errors import CancelledError, CheckpointError, ModelError, OutOfMemoryError
 from localmoe.events import Event, Finished, Loading, PrefillProgress, TextDelta
+from localmoe.hub.header import read_header
+from localmoe.settings import Settings
 
 GREEDY = Sampling(temperature=0)
 _names = count()
@@ -160,6 +163,14 @@ def test_opening_is_told(checkpoint, opener):
     assert list(dict.fromkeys(stages)) == ["checking", "reading", "preparing", "self-test"]
     reading = [e for e in events if e.stage == "reading"]
     assert reading[-1].done_bytes == reading[-1].total_bytes > 0
+
+
+def test_opening_stops_before_the_next_shard_when_asked_to(tmp_path, monkeypatch):
+    folder, read = make_checkpoint(tmp_path / "model", shards=5), []
+    monkeypatch.setattr("localmoe.hub.checkpoint.read_header", lambda path: read.append(path) or read_header(path))
+    with pytest.raises(CancelledError):
+        Engine.open(str(folder), Settings(), cancelled=lambda: len(read) == 2)
+    assert len(read) == 2
 
 
 def test_a_wrong_name_is_told(opener):
