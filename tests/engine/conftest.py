@@ -1,26 +1,12 @@
-import importlib.util
 from collections.abc import Callable, Iterator
 
 import pytest
+from backends import open_engine
 from tiny import SHAPES, make_checkpoint
 
 from localmoe.engine.engine import Engine
-from localmoe.settings import Settings
 
 BACKENDS = ["reference", "cpu"]
-
-
-def open_engine(model, backend: str, on_event=None, **settings) -> Engine:
-    """An engine on a tiny checkpoint."""
-    if backend == "cpu":
-        if importlib.util.find_spec("localmoe._native") is None:
-            pytest.skip("the native module is not built")
-        return Engine.open(str(model), Settings(**settings), on_event)
-    import torch
-    from reference_backend import ReferenceBackend
-
-    torch.set_num_threads(1)
-    return Engine.open(str(model), Settings(**settings), on_event, backend=ReferenceBackend())
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from conftest import open_engine
+from backends import open_engine
 from order import assert_in_order
 
 from localmoe.chat.message import Conversation, Message

@@ -170,8 +170,10 @@ def test_thoughts_are_counted_and_timed():
 
 def test_statistics_come_about_four_times_a_second():
     with ToyEngine(token_s=0.02) as engine:
+        start_s = time.monotonic()
         events = list(engine.ask([8], max_tokens=60, stop_ids=frozenset()).events())
-        assert 4 <= sum(isinstance(e, Stats) for e in events) <= 8
+        quarters = (time.monotonic() - start_s) / 0.25
+        assert 4 <= sum(isinstance(e, Stats) for e in events) <= quarters + 2
 
 
 def test_seeds_are_reproducible_and_independent_of_the_batch():
