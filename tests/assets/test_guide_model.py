@@ -15,7 +15,17 @@ BLOCK = 128
 NAN_CODES = (0x7F, 0xFF)
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 # Held-out questions (corpus/heldout.jsonl) on what people ask first, and the intent that must answer.
-ASKED: dict[str, str] = {}
+ASKED = {
+    "how do I check the version number": "version",
+    "what are the keyboard shortcuts in the chat": "keys",
+    "is there a light theme": "themes",
+    "can you explain stream-loading prefill": "slp",
+    "does it support slash commands like /help": "slash",
+    "download kimi please": "pull_how",
+    "explain MLA in simple terms": "mla",
+    "is there a way to get output in JSON": "json",
+    "hello there guide": "hello",
+}
 
 
 @pytest.fixture(scope="module")
