@@ -53,6 +53,8 @@ struct PrefillHead {
   int nope_dim, rope_dim, v_dim, rank;
   float softmax_scale;
   float* scratch;           // prefill_scratch_floats() floats
+  bool (*stopped)(const void* context);  // asked every few milliseconds; once it says yes, `out` stays undefined
+  const void* stop_context;
 };
 
 struct Kernels {
@@ -96,5 +98,6 @@ struct Kernels {
 
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
 
 }  // namespace localmoe

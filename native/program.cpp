@@ -81,6 +81,7 @@ void fill_ropes(std::vector<RopeTable>& ropes, const std::vector<int32_t>& posit
 bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) {
   run_ = std::move(run);
   run_.kernels = &kernels_;
+  run_.cancel = cancel;
   run_.num_workers = pool.num_workers();
   run_.ropes = &ropes_;
   run_.arena = arena_.data;

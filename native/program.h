@@ -55,6 +55,7 @@ struct Run {
   std::vector<int32_t> segment_of;  // [tokens]
   std::vector<Segment> segments;
   std::vector<int32_t> selected;  // token indices whose logits are asked for
+  const Flag* cancel = nullptr;  // or null
   const int32_t* forced_experts = nullptr;  // [moe layers][tokens][top k], or null
   float* logits = nullptr;
   std::vector<RopeTable>* ropes = nullptr;

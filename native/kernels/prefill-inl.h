@@ -181,7 +181,7 @@ void prefill_head(const PrefillHead& job) {
   start_queries(job, shape, scratch);
   with_weights(job.kv_b.type, [&](auto weights) { decode_head<decltype(weights)>(job, shape, scratch); });
   const int cached = job.start + job.num_tokens;
-  for (int first = 0; first < cached; first += kSpan * kPage) {
+  for (int first = 0; first < cached && !job.stopped(job.stop_context); first += kSpan * kPage) {
     const int end = smaller(first + kSpan * kPage, cached);
     for (int key = first; key < end; key += kPage) {
       expand_page(job, shape, scratch, key / kPage, smaller(kPage, end - key));

@@ -185,6 +185,8 @@ class MlaAttention : public Op {
     job.rank = shape_.rank;
     job.softmax_scale = shape_.softmax_scale;
     job.scratch = run.scratch_of(worker);
+    job.stopped = [](const void* flag) { return flag != nullptr && static_cast<const Flag*>(flag)->is_set(); };
+    job.stop_context = run.cancel;
     run.kernels->prefill_head(job);
   }
 
