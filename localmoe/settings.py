@@ -14,7 +14,7 @@ from localmoe.errors import UsageError
 
 Origin = Literal["flag", "environment", "config.toml", "default"]
 
-KERNEL_TARGETS = ("scalar", "avx2")
+KERNEL_TARGETS = ("scalar", "avx2", "avx512")
 CACHE_DTYPES = ("float32", "bf16")
 
 

@@ -14,7 +14,11 @@ struct Target {
 std::vector<Target> targets() {
   __builtin_cpu_init();  // the builtins test XCR0 too, so a kernel that does not save wide registers counts as "no"
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return {{&kScalarKernels, &kScalarMeasures, true}, {&kAvx2Kernels, &kAvx2Measures, avx2}};
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return {{&kScalarKernels, &kScalarMeasures, true},
+          {&kAvx2Kernels, &kAvx2Measures, avx2},
+          {&kAvx512Kernels, &kAvx512Measures, avx512}};
 }
 
 Target select(const std::string& name) {

@@ -16,5 +16,6 @@ struct Measures {
 
 extern const Measures kScalarMeasures;
 extern const Measures kAvx2Measures;
+extern const Measures kAvx512Measures;
 
 }  // namespace localmoe

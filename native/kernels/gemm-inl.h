@@ -12,11 +12,16 @@ KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, const float*
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
     KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[r][i] = zeros();
   }
+  const float* rows[(Rows + 2) / 3];  // every third row: one address reaches those one and two strides behind
+  KERNEL_UNROLL for (int r = 0; r < Rows; r += 3) {
+    rows[r / 3] = a + r * a_stride;
+    asm("" : "+r"(rows[r / 3]));  // or the compiler makes all of one pointer and more offsets than registers
+  }
   for (int k = 0; k < n; ++k, b += b_stride) {
     Vec right[kStripVecs];
     KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) right[i] = load(b + i * kLanes);
     KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-      const Vec left = splat(a[r * a_stride + k]);
+      const Vec left = splat(rows[r / 3][r % 3 * a_stride + k]);
       KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[r][i] = fma(left, right[i], sum[r][i]);
     }
   }

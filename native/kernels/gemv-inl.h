@@ -94,7 +94,7 @@ constexpr int rows_together(int tokens) { return tokens <= 2 ? 4 : 2; }
 template <class W, int Tokens>
 void gemv_range(const Matrix& w, int row0, int row1, const float* const* x, float* const* y) {
   constexpr int kRows = rows_together(Tokens);
-  constexpr int kFirst = smaller(Tokens, 4);  // the others find the rows in L1: more sums would not fit in registers
+  constexpr int kFirst = smaller(Tokens, kTokensTogether);  // the others find the rows in L1: more sums than registers
   const int step = (row1 - row0) / kRows;
   for (int row = row0; row < row0 + step; ++row) {
     gemv_rows<W, kRows, kFirst>(w, row, step, x, y);

@@ -1,0 +1,250 @@
+// Every kernel of the table TARGET against the scalar one, over odd shapes. Prints what differs; exits with 1 if any does.
+#include "kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace localmoe;
+
+namespace {
+
+using Floats = std::vector<float>;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();  // where nothing may be written
+constexpr double kBar = 2e-6;                                    // relative; FP32 sums in another order
+constexpr WeightType kTypes[] = {WeightType::fp8, WeightType::bf16, WeightType::f32};
+const Kernels& kOurs = TARGET;
+
+int failures = 0;
+std::mt19937 random_bits(1);
+
+Floats normal(size_t n) {
+  std::normal_distribution<float> draw;
+  Floats out(n);
+  for (float& x : out) x = draw(random_bits);
+  return out;
+}
+
+Floats nothing(size_t n) { return Floats(n, kNan); }
+
+void same(const std::string& what, const Floats& ours, const Floats& truth) {
+  double error = 0;
+  double norm = 1e-60;
+  bool outside = false;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    outside |= std::isnan(ours[i]) != std::isnan(truth[i]);
+    if (std::isnan(truth[i])) continue;
+    error += std::pow(static_cast<double>(ours[i]) - truth[i], 2);
+    norm += std::pow(static_cast<double>(truth[i]), 2);
+  }
+  if (!outside && std::sqrt(error / norm) <= kBar) return;
+  ++failures;
+  std::printf("%s differs: %.1e%s\n", what.c_str(), std::sqrt(error / norm), outside ? ", or writes elsewhere" : "");
+}
+
+// Random weights; every FP8 code but the two of NaN.
+struct Weights {
+  std::vector<uint8_t> data;
+  Floats scale;
+  Matrix matrix;
+
+  Weights(int rows, int cols, WeightType type) {
+    const size_t num = static_cast<size_t>(rows) * cols;
+    const Floats values = normal(num);
+    data.resize(num * (type == WeightType::fp8 ? 1 : type == WeightType::bf16 ? 2 : 4));
+    for (size_t i = 0; i < num; ++i) {
+      if (type == WeightType::fp8) data[i] = static_cast<uint8_t>(random_bits() % 127 | random_bits() % 2 << 7);
+      if (type == WeightType::bf16) std::memcpy(&data[2 * i], reinterpret_cast<const char*>(&values[i]) + 2, 2);
+      if (type == WeightType::f32) std::memcpy(&data[4 * i], &values[i], 4);
+    }
+    scale = normal(static_cast<size_t>((rows + 127) / 128) * ((cols + 127) / 128));
+    matrix = {data.data(), scale.data(), rows, cols, type};
+  }
+};
+
+// Pointers to `num` rows of n floats.
+template <class T>
+std::vector<T*> rows_of(T* data, int num, size_t n) {
+  std::vector<T*> rows;
+  for (int i = 0; i < num; ++i) rows.push_back(data + i * n);
+  return rows;
+}
+
+template <class Run>
+void compare(const std::string& what, Run run) {
+  same(what, run(kOurs), run(kScalarKernels));
+}
+
+void compare_rows() {
+  for (const int n : {1, 7, 15, 16, 17, 47, 576}) {
+    const std::string at = " of " + std::to_string(n);
+    Floats x = normal(n);
+    const Floats y = normal(n);
+    const auto row = [&](const char* name, auto op) {
+      compare(name + at, [&](const Kernels& k) {
+        Floats out = nothing(n + 16);
+        op(k, out.data());
+        return out;
+      });
+    };
+    row("rms_norm", [&](const Kernels& k, float* out) { k.rms_norm(x.data(), y.data(), 1e-6F, out, n); });
+    row("add", [&](const Kernels& k, float* out) { k.add(x.data(), y.data(), out, n); });
+    row("add_scaled", [&](const Kernels& k, float* out) {
+      std::memcpy(out, x.data(), n * sizeof(float));
+      k.add_scaled(out, y.data(), 0.7F, n);
+    });
+    row("through bf16", [&](const Kernels& k, float* out) {
+      std::vector<uint16_t> narrow(n);
+      k.f32_to_bf16(x.data(), narrow.data(), n);
+      k.bf16_to_f32(narrow.data(), out, n);
+    });
+    for (float& gate : x) gate *= 40;  // exp's both ends
+    row("silu_mul", [&](const Kernels& k, float* out) { k.silu_mul(x.data(), y.data(), out, n); });
+  }
+}
+
+// gemv over rows [3, rows - 4), gevm with as many.
+void compare_vectors(const Matrix& m, const std::string& at) {
+  const int row0 = 3;
+  const int row1 = m.rows - 4;
+  for (int tokens = 1; tokens <= kMaxGemvTokens; ++tokens) {
+    const std::string what = ", " + std::to_string(tokens) + at;
+    const Floats x = normal(static_cast<size_t>(tokens) * m.cols);
+    compare("gemv" + what, [&](const Kernels& k) {
+      Floats prepared = nothing(static_cast<size_t>(tokens) * padded(m.cols));
+      Floats y = nothing(static_cast<size_t>(tokens) * m.rows);
+      for (int t = 0; t < tokens; ++t) k.gemv_prepare(&x[t * m.cols], m.cols, m.type, &prepared[t * padded(m.cols)]);
+      const auto rows = rows_of<const float>(prepared.data(), tokens, padded(m.cols));
+      k.gemv(m, row0, row1, rows.data(), tokens, rows_of(y.data(), tokens, m.rows).data());
+      return y;
+    });
+    const Floats down = normal(static_cast<size_t>(tokens) * (row1 - row0));
+    compare("gevm" + what, [&](const Kernels& k) {
+      Floats y = nothing(static_cast<size_t>(tokens) * m.cols);
+      const auto rows = rows_of<const float>(down.data(), tokens, row1 - row0);
+      k.gevm(m, row0, row1, rows.data(), tokens, rows_of(y.data(), tokens, m.cols).data());
+      return y;
+    });
+  }
+}
+
+// pack, gemm over `rows` rows from the third, unpack.
+void compare_gemm(const Matrix& m, int rows, int tokens, const std::string& at) {
+  const int strips = (tokens + kStrip - 1) / kStrip;
+  const size_t packed_strip = static_cast<size_t>(padded(m.cols)) * kStrip;
+  const size_t out_strip = static_cast<size_t>(rows) * kStrip;
+  const Floats x = normal(static_cast<size_t>(tokens) * m.cols);
+  compare("gemm, " + std::to_string(tokens) + at, [&](const Kernels& k) {
+    const auto in = rows_of<const float>(x.data(), tokens, m.cols);
+    Floats packed = nothing(strips * packed_strip);
+    Floats out = nothing(strips * out_strip);
+    Floats scratch = nothing(k.gemm_scratch_floats());
+    Floats y = nothing(static_cast<size_t>(tokens) * m.rows);
+    auto to = rows_of(y.data(), tokens, m.rows);
+    for (int s = 0; s < strips; ++s) {
+      k.pack(&in[s * kStrip], std::min(kStrip, tokens - s * kStrip), m.cols, &packed[s * packed_strip]);
+    }
+    k.gemm(m, 3, 3 + rows, packed.data(), strips, out.data(), out_strip, scratch.data());
+    for (int s = 0; s < strips; ++s) {
+      k.unpack(&out[s * out_strip], rows, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], 3);
+    }
+    return y;
+  });
+}
+
+void compare_products() {
+  for (const WeightType type : kTypes) {
+    for (const int cols : {1, 15, 33, 129, 200, 576}) {
+      const Weights w(70, cols, type);
+      const std::string at = " tokens, " + std::to_string(cols) + " columns of type " + std::to_string(static_cast<int>(type));
+      compare_vectors(w.matrix, at);
+      for (const int tokens : {1, 15, 16, 40}) compare_gemm(w.matrix, tokens + 8, tokens, at);
+    }
+  }
+}
+
+// One code a matrix, times 1: the very value.
+void compare_codes() {
+  for (int code = 0; code < 256; ++code) {
+    if ((code & 127) == 127) continue;
+    uint8_t data[40] = {};
+    data[code % 40] = static_cast<uint8_t>(code);
+    const Floats x(40, 1.0F);
+    const float scale = 1;
+    float value[2];
+    for (const Kernels* k : {&kOurs, &kScalarKernels}) {
+      Floats prepared(padded(40));
+      k->gemv_prepare(x.data(), 40, WeightType::fp8, prepared.data());
+      const float* row = prepared.data();
+      float* y = &value[k == &kOurs];
+      k->gemv({data, &scale, 1, 40, WeightType::fp8}, 0, 1, &row, 1, &y);
+    }
+    if (value[0] == value[1]) continue;
+    ++failures;
+    std::printf("code %d is %g, not %g\n", code, value[1], value[0]);
+  }
+}
+
+void compare_decode_attention() {
+  for (const int rank : {512, 40, 7}) {
+    for (int heads = 1; heads <= 8; ++heads) {
+      const int rope = 6;
+      const int num = 7 * heads + 3;
+      const Floats q = normal(static_cast<size_t>(heads) * (rank + rope));
+      const Floats keys = normal(static_cast<size_t>(num) * (rank + rope));
+      compare("attend_latent, " + std::to_string(heads) + " heads, rank " + std::to_string(rank), [&](const Kernels& k) {
+        Floats m(heads, -std::numeric_limits<float>::infinity());
+        Floats l(heads);
+        Floats acc(static_cast<size_t>(heads) * rank);
+        for (int page = 0; page < 2; ++page) {  // the same keys twice: the second time nothing is larger
+          k.attend_latent(q.data(), heads, rank, rope, keys.data(), num, 0.05F, {m.data(), l.data(), acc.data()});
+        }
+        acc.insert(acc.end(), l.begin(), l.end());
+        return acc;
+      });
+    }
+  }
+}
+
+void compare_prefill(int tokens, int start, int nope, int v, int rank, bool bf16) {
+  const int rope = 6;
+  const size_t width = rank + rope;
+  const int num_pages = (start + tokens + kPage - 1) / kPage;
+  const Weights w(nope + v + 5, rank, WeightType::fp8);
+  const Floats q = normal(static_cast<size_t>(tokens) * (nope + rope));
+  const Floats latents = normal(num_pages * kPage * width);
+  std::vector<uint16_t> narrow(latents.size());
+  kScalarKernels.f32_to_bf16(latents.data(), narrow.data(), static_cast<int>(narrow.size()));
+  std::vector<const void*> pages;
+  for (int i = 0; i < num_pages; ++i) {
+    const size_t first = i * kPage * width;
+    pages.push_back(bf16 ? static_cast<const void*>(&narrow[first]) : &latents[first]);
+  }
+  compare("prefill_head, " + std::to_string(tokens) + " tokens, rank " + std::to_string(rank), [&](const Kernels& k) {
+    Floats out = nothing(static_cast<size_t>(tokens) * (v + 1));
+    Floats scratch(k.prefill_scratch_floats(tokens, nope, rope, v, rank));
+    k.prefill_head({q.data(), nope + rope, out.data(), v + 1, tokens, start, pages.data(), bf16, w.matrix, 5, nope, rope, v, rank,
+                    1e-4F, scratch.data(), [](const void*) { return false; }, nullptr});
+    return out;
+  });
+}
+
+}  // namespace
+
+int main() {
+  compare_rows();
+  compare_codes();
+  compare_products();
+  compare_decode_attention();
+  for (const bool bf16 : {false, true}) {
+    compare_prefill(1, 0, 20, 13, 96, bf16);
+    compare_prefill(70, 130, 32, 16, 40, bf16);
+  }
+  std::printf("%d differences\n", failures);
+  return failures > 0 ? 1 : 0;
+}
