@@ -8,6 +8,11 @@ from time import monotonic
 import pexpect
 import pyte
 
+import localmoe
+
+# Programs run away from the checkout, with the package that these tests import: the installed one, if there is one.
+PACKAGE = str(Path(localmoe.__file__).parent.parent)
+
 
 class Terminal:
     """Types and looks; waits for what should come into view."""
@@ -18,7 +23,9 @@ class Terminal:
             environment.pop(name, None)
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
-        self._child = pexpect.spawn(program, arguments, env=environment, dimensions=(rows, columns), timeout=60)
+        environment["PYTHONPATH"] = PACKAGE
+        screen = {"dimensions": (rows, columns), "timeout": 60}
+        self._child = pexpect.spawn(program, arguments, env=environment, cwd=str(home), **screen)
         self.raw = b""
 
     @property

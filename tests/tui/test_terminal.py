@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from terminal import Terminal
+from terminal import PACKAGE, Terminal
 
 QUESTION = "What can you do?"
 
@@ -20,9 +20,10 @@ def chat(tmp_path, monkeypatch):
     terminal.close()
 
 
-def expected_answer():
+def expected_answer(folder):
     command = [sys.executable, "-m", "localmoe", "ask", "--temperature", "0", "--json", QUESTION]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    away = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": PACKAGE}}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, **away)
     return json.loads(result.stdout)["text"]
 
 
@@ -37,7 +38,7 @@ def assert_left_clean(chat):
     assert re.sub(rb"\x1b\[[^a-zA-Z]*[a-zA-Z]", b"", after).strip() == b"", after
 
 
-def test_a_conversation_with_the_embedded_model(chat):
+def test_a_conversation_with_the_embedded_model(chat, tmp_path):
     chat.wait_for("Try one")
     if "LOCALMOE_MODEL" not in os.environ:
         assert "guide · a tiny demonstration model" in chat.text
@@ -46,7 +47,7 @@ def test_a_conversation_with_the_embedded_model(chat):
     chat.press(QUESTION)
     chat.wait_for(f"❯ {QUESTION}")
     chat.press("\r")
-    wanted = words(expected_answer())
+    wanted = words(expected_answer(tmp_path))
     screen = chat.wait_for(lambda text: " ".join(wanted) in " ".join(words(text)) and "Esc stop" not in text)
     assert QUESTION in screen
     chat.press("한국어")
