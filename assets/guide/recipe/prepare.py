@@ -31,7 +31,8 @@ def main() -> None:
     for name in ("corpus", "data", "model"):
         parser.add_argument(name, type=Path)
     options = parser.parse_args()
-    options.data.mkdir(parents=True, exist_ok=True)
+    for folder in (options.data, options.model):
+        folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(texts(options.corpus))
     write_tokenizer(tokenizer, options.model)
     ids, learned, ends = [], [], [0]
