@@ -89,12 +89,12 @@ void gemv_rows(const Matrix& w, int row, int step, const float* const* tokens, f
 }
 
 // Streams that leave the sums of so many tokens in registers.
-constexpr int rows_together(int tokens) { return tokens <= 2 ? 4 : 2; }
+constexpr int rows_together(int tokens) { return smaller(4, kGemvSums / tokens); }
 
 template <class W, int Tokens>
 void gemv_range(const Matrix& w, int row0, int row1, const float* const* x, float* const* y) {
-  constexpr int kRows = rows_together(Tokens);
-  constexpr int kFirst = smaller(Tokens, kTokensTogether);  // the others find the rows in L1: more sums than registers
+  constexpr int kFirst = smaller(Tokens, kGemvSums / 2);  // the others find the rows in L1
+  constexpr int kRows = rows_together(kFirst);
   const int step = (row1 - row0) / kRows;
   for (int row = row0; row < row0 + step; ++row) {
     gemv_rows<W, kRows, kFirst>(w, row, step, x, y);

@@ -9,7 +9,7 @@
 
 constexpr int kLanes = 8;
 constexpr int kMicroRows = 6;       // 6 x 16 sums take 12 of the 16 registers
-constexpr int kTokensTogether = 4;  // gemv's sums for 2 rows of 4 tokens take 8
+constexpr int kGemvSums = 8;        // sums that gemv keeps in registers
 constexpr float kFp8Unit = 256.0f;  // a decoded FP8 value times this is the true value
 
 struct Vec {

@@ -6,7 +6,7 @@
 
 constexpr int kLanes = 16;
 constexpr int kMicroRows = 24;      // 24 x 16 sums take 24 of the 32 registers
-constexpr int kTokensTogether = 8;  // gemv's sums for 2 rows of 8 tokens take 16
+constexpr int kGemvSums = 24;       // sums that gemv keeps in registers
 constexpr float kFp8Unit = 256.0f;  // a decoded FP8 value times this is the true value
 
 struct Vec {

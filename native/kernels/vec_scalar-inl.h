@@ -5,7 +5,7 @@
 
 constexpr int kLanes = 8;
 constexpr int kMicroRows = 4;       // rows of the GEMM micro-kernel
-constexpr int kTokensTogether = 4;  // tokens whose sums gemv keeps at once
+constexpr int kGemvSums = 8;        // sums that gemv keeps at once
 constexpr float kFp8Unit = 1.0f;    // a decoded FP8 value times this is the true value
 
 struct Vec {
