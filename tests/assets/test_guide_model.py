@@ -21,7 +21,7 @@ ASKED = {
     "is there a light theme": "themes",
     "can you explain stream-loading prefill": "slp",
     "does it support slash commands like /help": "slash",
-    "download kimi please": "pull_how",
+    "where do I get the real weights from": "pull_how",
     "explain MLA in simple terms": "mla",
     "is there a way to get output in JSON": "json",
     "hello there guide": "hello",
