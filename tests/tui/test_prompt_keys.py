@@ -61,7 +61,7 @@ async def test_wide_characters_take_their_cells():
 
 
 async def test_typing_goes_on_while_an_answer_streams():
-    async with StagedChat([Script("word " * 30000, token_s=0.002)], time_scale=1.0).run_test() as pilot:
+    async with StagedChat([Script("word " * 3000, token_s=0.04)], time_scale=1.0).run_test() as pilot:
         app = await opened(pilot)
         await say(pilot, "go")
         await until(pilot, lambda: app.chat.readings.phase == "answering")
