@@ -84,6 +84,28 @@ V3: dict[str, Any] = {
     "eos_token_id": 1,
     "quantization_config": FP8,
 }
+
+# The real one's sizes: for what is computed from a config alone.
+DEEPSEEK_V3 = V3 | {
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "first_k_dense_replace": 3,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "num_nextn_predict_layers": 1,
+}
 V2: dict[str, Any] = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "model_type": "deepseek_v2",

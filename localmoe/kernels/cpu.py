@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from localmoe import _native as native
 from localmoe.errors import CancelledError
 from localmoe.kernels.ops import (
+    NOT_COMPUTED,
     PAGE_TOKENS,
     CancelFlag,
     Experts,
@@ -24,7 +25,6 @@ from localmoe.kernels.ops import (
 )
 
 ALIGN_FLOATS = 16  # buffers begin at cache lines
-NOT_COMPUTED = -1  # in last_experts: this token's experts were not asked for
 
 
 @dataclass(frozen=True)

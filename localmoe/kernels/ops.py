@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE_TOKENS = 64  # tokens in one page of the latent cache
+NOT_COMPUTED = -1  # in a program's last_experts: this token's experts were not asked for
 
 
 class Linear(Protocol):

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from localmoe.errors import CancelledError
 from localmoe.kernels.ops import (
+    NOT_COMPUTED,
     PAGE_TOKENS,
     CancelFlag,
     Experts,
@@ -26,7 +27,6 @@ from localmoe.kernels.ops import (
 )
 
 BLOCK = 128  # rows and columns that share one FP8 scale
-NOT_COMPUTED = -1  # in last_experts: this token's experts were not asked for
 
 
 @dataclass(frozen=True)

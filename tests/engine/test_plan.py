@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from tiny import SHAPES, V3, make_checkpoint
+from tiny import DEEPSEEK_V3, SHAPES, V3, make_checkpoint
 
 from localmoe.engine.opening import describe
 from localmoe.engine.plan import Resources, make_plan
@@ -15,32 +15,11 @@ from localmoe.weights.load import load
 
 GB = 10**9
 SMALL = read_config(V3)
-DEEPSEEK_V3 = read_config(
-    V3
-    | {
-        "hidden_size": 7168,
-        "num_hidden_layers": 61,
-        "first_k_dense_replace": 3,
-        "intermediate_size": 18432,
-        "moe_intermediate_size": 2048,
-        "n_routed_experts": 256,
-        "num_experts_per_tok": 8,
-        "n_group": 8,
-        "topk_group": 4,
-        "num_attention_heads": 128,
-        "num_key_value_heads": 128,
-        "q_lora_rank": 1536,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "vocab_size": 129280,
-    }
-)
+FULL = read_config(DEEPSEEK_V3)
 LARGE = Resources("avx2", 64, 1000 * GB)
 
 
-def plan(config=DEEPSEEK_V3, settings=None, weights=688 * GB, resources=LARGE):
+def plan(config=FULL, settings=None, weights=688 * GB, resources=LARGE):
     return make_plan("deepseek-v3", config, settings or Settings(), weights, resources)
 
 
@@ -117,7 +96,7 @@ def test_one_session_always_fits_the_pages():
 
 
 def test_descriptions():
-    assert describe(DEEPSEEK_V3, is_demo=False) == "671 B, 37 B active, FP8"
+    assert describe(FULL, is_demo=False) == "671 B, 37 B active, FP8"
     assert describe(SMALL, is_demo=True).startswith("a tiny demonstration model (1.5 M)")
 
 

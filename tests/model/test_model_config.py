@@ -8,32 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import FP8, SHAPES, V2, V3, YARN
+from tiny import DEEPSEEK_V3, FP8, SHAPES, V2, V3, YARN
 
 from localmoe.errors import CheckpointError, ModelError, UnsupportedModelError
 from localmoe.model.config import Yarn, read_config
 from localmoe.model.tensors import expected_tensors
 
-DEEPSEEK_V3 = V3 | {
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "first_k_dense_replace": 3,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "n_group": 8,
-    "topk_group": 4,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-    "num_nextn_predict_layers": 1,
-}
 KIMI_K2 = DEEPSEEK_V3 | {
     "model_type": "kimi_k2",
     "first_k_dense_replace": 1,
