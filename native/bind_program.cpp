@@ -57,21 +57,52 @@ LatentPages to_pages(const nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cp
   return {data.data(), bf16, static_cast<int>(data.shape(2))};
 }
 
-ExpertMatrix to_expert_matrix(size_t offset, std::optional<size_t> scale_offset, int rows, int cols, bool bf16) {
+ExpertMatrix to_expert_matrix(size_t offset, std::optional<size_t> scale_offset, int rows, int cols, bool bf16, int first_row) {
   require(bf16 != scale_offset.has_value(), "FP8 experts need scales, BF16 experts have none");
+  require(rows >= 0 && cols >= 1 && first_row >= 0, "an expert's rows do not count below 0");
   Matrix shape;
   shape.rows = rows;
   shape.cols = cols;
   shape.type = bf16 ? WeightType::bf16 : WeightType::fp8;
-  return {offset, scale_offset.value_or(0), shape};
+  shape.scale_shift = first_row % kBlock;
+  return {offset, scale_offset.value_or(0), first_row, shape};
 }
 
 size_t end_of(const ExpertMatrix& m) {
   const Matrix& s = m.shape;
   const size_t bytes = static_cast<size_t>(s.rows) * static_cast<size_t>(s.cols) * (s.type == WeightType::bf16 ? 2 : 1);
-  const size_t scales = s.type == WeightType::fp8 ? sizeof(float) * static_cast<size_t>(ceil_div(s.rows, kBlock) * ceil_div(s.cols, kBlock)) : 0;
+  const size_t scale_rows = static_cast<size_t>(s.rows > 0 ? ceil_div(s.scale_shift + s.rows, kBlock) : 0);
+  const size_t scales = s.type == WeightType::fp8 ? sizeof(float) * scale_rows * static_cast<size_t>(ceil_div(s.cols, kBlock)) : 0;
   return std::max(m.offset + bytes, m.scale_offset + scales);
 }
+
+// The parts' rows of one matrix are all of its rows, in order, in one type; returns how many.
+int require_whole(const std::vector<ExpertPart>& parts, ExpertMatrix ExpertPart::*matrix, int cols) {
+  int rows = 0;
+  for (const ExpertPart& part : parts) {
+    const ExpertMatrix& m = part.*matrix;
+    require(m.shape.cols == cols && m.shape.type == (parts[0].*matrix).shape.type, "the experts' shapes do not fit together");
+    require(m.first_row == rows && (rows % kPartRows == 0 || m.shape.rows == 0), "parts of experts follow each other at multiples of 32 rows");
+    require(end_of(m) <= part.stride, "an expert ends behind its stride");
+    rows += m.shape.rows;
+  }
+  return rows;
+}
+
+void require_experts(const std::vector<ExpertPart>& parts, int hidden) {
+  require(!parts.empty(), "experts need a part");
+  for (const ExpertPart& part : parts) require(part.num_experts == parts[0].num_experts, "every part has rows of all experts");
+  const int inter = require_whole(parts, &ExpertPart::gate, hidden);
+  require(inter >= 1 && require_whole(parts, &ExpertPart::up, hidden) == inter && require_whole(parts, &ExpertPart::down, inter) == hidden,
+          "the experts' shapes do not fit together");
+  for (const ExpertPart& part : parts) require(part.up.shape.rows == part.gate.shape.rows, "a part has the same rows of gate and up");
+}
+
+// An ExpertPart with the array that it points into.
+struct PartArray {
+  Array<uint8_t, 2> blob;
+  ExpertMatrix gate, up, down;
+};
 
 // Copies a caller's rows into the program: what tests and the self-test run ops on.
 class Input : public Op {
@@ -206,15 +237,16 @@ void bind_recording(nb::class_<Recorded>& c) {
     p.append(make_route(logits, router, {p.expert_ids(router.top_k), layer, router.top_k, weights}));
     return layer;
   }, "logits"_a, "router"_a, "bias"_a.none(), "weights"_a, "Returns the layer's number, counted over routed layers.");
-  c.def("experts", [](Recorded& p, Rows x, int layer, Rows weights, const Array<uint8_t, 2>& blob, ExpertMatrix gate, ExpertMatrix up,
-                      ExpertMatrix down, Rows out) {
-    require(gate.shape.cols == x.width && down.shape.rows == out.width && gate.shape.rows == down.shape.cols &&
-                up.shape.rows == gate.shape.rows && up.shape.cols == gate.shape.cols,
-            "the experts' shapes do not fit together");
-    require(std::max({end_of(gate), end_of(up), end_of(down)}) <= blob.shape(1), "an expert ends behind its stride");
-    p.keep(blob);
+  c.def("experts", [](Recorded& p, Rows x, int layer, Rows weights, const std::vector<PartArray>& arrays, Rows out) {
+    std::vector<ExpertPart> parts;
+    for (const PartArray& array : arrays) {
+      p.keep(array.blob);
+      parts.push_back({array.blob.data(), array.blob.shape(1), static_cast<int>(array.blob.shape(0)), array.gate, array.up, array.down});
+    }
+    require(x.width == out.width, "experts give as many columns as they take");
+    require_experts(parts, x.width);
     const RoutingRows routing{const_cast<int32_t*>(p.routed(layer).data()), layer, weights.width, weights};
-    p.append(make_experts(x, routing, {blob.data(), blob.shape(1), static_cast<int>(blob.shape(0)), gate, up, down}, out));
+    p.append(make_experts(x, routing, std::move(parts), out));
   });
 }
 
@@ -232,12 +264,17 @@ void bind_program(nb::module_& m) {
       .def("__init__", [](RouterShape* self, int experts, int top_k, int groups, int top_groups, bool sigmoid, bool top2, bool normalize,
                           float scale) { new (self) RouterShape{experts, top_k, groups, top_groups, sigmoid, top2, normalize, scale, nullptr}; });
   nb::class_<ExpertMatrix>(m, "ExpertMatrix")
-      .def("__init__", [](ExpertMatrix* self, size_t offset, std::optional<size_t> scale_offset, int rows, int cols, bool bf16) {
-        new (self) ExpertMatrix(to_expert_matrix(offset, scale_offset, rows, cols, bf16));
-      }, "offset"_a, "scale_offset"_a.none(), "rows"_a, "cols"_a, "bf16"_a);
+      .def("__init__", [](ExpertMatrix* self, size_t offset, std::optional<size_t> scale_offset, int rows, int cols, bool bf16,
+                          int first_row) {
+        new (self) ExpertMatrix(to_expert_matrix(offset, scale_offset, rows, cols, bf16, first_row));
+      }, "offset"_a, "scale_offset"_a.none(), "rows"_a, "cols"_a, "bf16"_a, "first_row"_a = 0);
+  nb::class_<PartArray>(m, "ExpertPart", "Rows of all experts that lie together: blob [E, stride] bytes and where the rows lie in each.")
+      .def("__init__", [](PartArray* self, const Array<uint8_t, 2>& blob, ExpertMatrix gate, ExpertMatrix up, ExpertMatrix down) {
+        new (self) PartArray{blob, gate, up, down};
+      }, "blob"_a, "gate"_a, "up"_a, "down"_a);
   nb::class_<Recorded> program(m, "Program", "The network's ops, recorded once, run for up to max_tokens tokens by one call.");
   program.def(nb::init<int, const std::string&>(), "max_tokens"_a, "target"_a)
-      .def("plan", &Program::plan, "arena_floats"_a, "num_workers"_a)
+      .def("plan", &Program::plan, "arena_floats"_a, "num_workers"_a, "worker_nodes"_a = std::vector<int>{})
       .def_prop_ro("target", [](const Recorded& p) { return std::string(p.kernels().name); })
       .def_prop_ro("progress", &Program::progress)
       .def_prop_ro("nbytes", &Program::nbytes)

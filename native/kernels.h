@@ -17,10 +17,11 @@ enum class WeightType : uint8_t { fp8, bf16, f32 };
 
 struct Matrix {
   const void* data = nullptr;      // [rows][cols], contiguous, any alignment
-  const float* scale = nullptr;    // [ceil(rows / 128)][ceil(cols / 128)], FP8 only
+  const float* scale = nullptr;    // [ceil((scale_shift + rows) / 128)][ceil(cols / 128)], FP8 only
   int rows = 0;
   int cols = 0;
   WeightType type = WeightType::fp8;
+  int scale_shift = 0;             // rows of the first scale block that lie before row 0: of a part of a larger matrix
 };
 
 constexpr int kBlock = 128;        // rows and columns that share a scale

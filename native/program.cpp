@@ -17,6 +17,12 @@ float* Rows::row(const Run& run, int index) const {
   return base + static_cast<ptrdiff_t>(index) * stride;
 }
 
+int Run::node_of(int worker, int num_nodes) const {
+  const size_t w = static_cast<size_t>(worker);
+  const int known = w < worker_nodes->size() ? (*worker_nodes)[w] : -1;
+  return known >= 0 && known < num_nodes ? known : worker % num_nodes;
+}
+
 Program::Memory::~Memory() {
   if (data != nullptr) munmap(data, size);
 }
@@ -45,7 +51,8 @@ int Program::add_rope(std::vector<float> inv_freq, float scale) {
   return static_cast<int>(ropes_.size()) - 1;
 }
 
-void Program::plan(size_t arena_floats, int num_workers) {
+void Program::plan(size_t arena_floats, int num_workers, std::vector<int> worker_nodes) {
+  worker_nodes_ = std::move(worker_nodes);
   size_t shared = 0;
   size_t each = 0;
   for (const auto& op : ops_) {
@@ -83,6 +90,7 @@ bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) 
   run_.kernels = &kernels_;
   run_.cancel = cancel;
   run_.num_workers = pool.num_workers();
+  run_.worker_nodes = &worker_nodes_;
   run_.ropes = &ropes_;
   run_.arena = arena_.data;
   run_.scratch = scratch_.data;

@@ -49,6 +49,7 @@ struct RopeTable {
 struct Run {
   const Kernels* kernels = nullptr;
   int num_workers = 0;
+  const std::vector<int>* worker_nodes = nullptr;
   int num_tokens = 0;
   const int32_t* ids = nullptr;
   std::vector<int32_t> positions;   // [tokens]
@@ -64,6 +65,8 @@ struct Run {
   float* worker_scratch = nullptr;
   size_t worker_stride = 0;
 
+  // Which of `num_nodes` nodes the worker is on; those on none of them are spread over all.
+  int node_of(int worker, int num_nodes) const;
   float* scratch_of(int worker) const { return worker_scratch + worker_stride * static_cast<size_t>(worker); }
 };
 
@@ -85,7 +88,8 @@ class Program : public Job {
   // Recording.
   void append(std::unique_ptr<Op> op);
   int add_rope(std::vector<float> inv_freq, float scale);
-  void plan(size_t arena_floats, int num_workers);  // after the last op
+  // After the last op. `worker_nodes` has an index into the nodes that the weights lie on for each worker, or -1.
+  void plan(size_t arena_floats, int num_workers, std::vector<int> worker_nodes);
 
   // One run; false when cancelled. Runs of one program must not overlap.
   bool forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run);
@@ -116,6 +120,7 @@ class Program : public Job {
   std::vector<RopeTable> ropes_;
   Memory arena_, scratch_, worker_;
   size_t worker_stride_ = 0;
+  std::vector<int> worker_nodes_;
   Run run_;
   std::atomic<int> stages_begun_{0};
 };

@@ -81,7 +81,8 @@ def _moe_row(workers: Workers, blob: NDArray[np.uint8], num_tokens: int, variant
     x, logits, weights = program.input(HIDDEN), program.input(NUM_EXPERTS), program.rows(TOP_K)
     router = native.RouterShape(NUM_EXPERTS, TOP_K, 1, 1, True, True, True, 2.5)
     layer = program.recorded.route(logits, router, None, weights)
-    program.recorded.experts(x, layer, weights, blob, *_placements(blob), program.rows(HIDDEN))
+    part = native.ExpertPart(blob, *_placements(blob))
+    program.recorded.experts(x, layer, weights, [part], program.rows(HIDDEN))
     timed = program.ready()
 
     def run_s(turn: int) -> float:

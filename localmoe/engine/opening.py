@@ -25,6 +25,7 @@ from localmoe.settings import Settings
 from localmoe.weights.arena import from_reserved
 from localmoe.weights.layout import plan_layout
 from localmoe.weights.load import load
+from localmoe.weights.numa import memory_nodes
 from localmoe.weights.store import Store
 
 TELL_EVERY_S = 0.1
@@ -165,7 +166,7 @@ def _plan(
     settings: Settings,
     backend: Backend,
 ) -> Plan:
-    layout = plan_layout(checkpoint.tensors[spec.name] for spec in specs)
+    layout = plan_layout((checkpoint.tensors[spec.name] for spec in specs), memory_nodes())
     available = available_memory()
     if available:  # pages set aside for weights are no part of it
         available += from_reserved(layout.nbytes)

@@ -133,9 +133,9 @@ class CpuOps:
         return Routing(ids, weights)
 
     def experts(self, x: Value, routing: Routing[Value], experts: Experts) -> Value:
-        out = self._new(experts.down.rows, x.selected)
-        matrices = (_matrix(m) for m in (experts.gate, experts.up, experts.down))
-        self._call("experts", x, routing.ids.buffer, routing.weights, experts.blob, *matrices, out)
+        out = self._new(x.width, x.selected)
+        parts = [native.ExpertPart(p.blob, *(_matrix(m) for m in (p.gate, p.up, p.down))) for p in experts.parts]
+        self._call("experts", x, routing.ids.buffer, routing.weights, parts, out)
         return out
 
     def select(self, x: Value) -> Value:
@@ -152,10 +152,19 @@ class CpuOps:
 
 
 class CpuProgram:
-    """ops.Program: `network` recorded for up to `max_tokens` tokens on `pool`, for `target` (empty: the best)."""
+    """ops.Program: `network` recorded for up to `max_tokens` tokens on `pool`, for `target` (empty: the best).
+
+    `worker_nodes` says on which of the nodes that experts are split over each worker is (-1: on none of them): workers
+    take rows of their own node first.
+    """
 
     def __init__(
-        self, network: Callable[[CpuOps], Value], max_tokens: int, pool: native.Pool, target: str = ""
+        self,
+        network: Callable[[CpuOps], Value],
+        max_tokens: int,
+        pool: native.Pool,
+        target: str = "",
+        worker_nodes: Sequence[int] = (),
     ) -> None:
         ops = CpuOps()
         output = network(ops)
@@ -171,7 +180,7 @@ class CpuProgram:
         for call in ops.calls:
             args = (_rows(a, ops, offsets, output) if isinstance(a, Value) else a for a in call.args)
             getattr(self._program, call.method)(*args)
-        self._program.plan(size, pool.num_workers)
+        self._program.plan(size, pool.num_workers, list(worker_nodes))
 
     @property
     def target(self) -> str:
@@ -280,4 +289,4 @@ def _rows(value: Value, ops: CpuOps, offsets: list[int], output: Value) -> nativ
 
 
 def _matrix(p: Placement) -> native.ExpertMatrix:
-    return native.ExpertMatrix(p.offset, p.scale_offset, p.rows, p.cols, p.dtype == "bf16")
+    return native.ExpertMatrix(p.offset, p.scale_offset, p.rows, p.cols, p.dtype == "bf16", p.first_row)

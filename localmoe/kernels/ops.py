@@ -31,10 +31,17 @@ class Linear(Protocol):
 
 
 class Experts(Protocol):
-    """The routed experts of one layer, each once, at a constant stride."""
+    """The routed experts of one layer, in parts that follow each other: each has a range of rows of every matrix."""
 
     @property
     def num_experts(self) -> int: ...
+
+    @property
+    def parts(self) -> "Sequence[ExpertPart]": ...
+
+
+class ExpertPart(Protocol):
+    """Rows of all experts that lie together, on one NUMA node, at a constant stride."""
 
     @property
     def blob(self) -> NDArray[np.uint8]:
@@ -52,14 +59,19 @@ class Experts(Protocol):
 
 
 class Placement(Protocol):
-    """Where one matrix lies in an expert's bytes."""
+    """Where rows of one matrix lie in a part's bytes of an expert."""
 
     @property
     def offset(self) -> int: ...
 
     @property
     def scale_offset(self) -> int | None:
-        """None: not quantised."""
+        """Of the scales of every block that the rows touch; None: not quantised."""
+        ...
+
+    @property
+    def first_row(self) -> int:
+        """In the whole matrix: a multiple of 32."""
         ...
 
     @property

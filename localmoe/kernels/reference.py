@@ -121,7 +121,7 @@ class ReferenceOps:
         total = torch.zeros_like(x)
         for e in routing.ids.unique().tolist():
             token, choice = torch.where(routing.ids == e)
-            gate, up, down = (_expert(experts, e, p) for p in (experts.gate, experts.up, experts.down))
+            gate, up, down = (_expert(experts, e, matrix) for matrix in ("gate", "up", "down"))
             hidden = functional.silu(x[token] @ gate.T) * (x[token] @ up.T)
             total.index_add_(0, token, (hidden @ down.T) * routing.weights[token, choice, None])
         return total
@@ -179,8 +179,7 @@ def dequantised(w: Linear) -> Tensor:
     if w.scale is None:
         return weight.float()
     rows, cols = weight.shape
-    scale = tensor(w.scale).repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :cols]
-    return weight.view(torch.float8_e4m3fn).float() * scale
+    return weight.view(torch.float8_e4m3fn).float() * _by_element(w.scale)[:rows, :cols]
 
 
 def places(segment: Segment, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -220,20 +219,24 @@ def _best(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[..., :count], ids[..., :count]
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """One of an expert's matrices, as ops.Linear."""
-
-    weight: NDArray[Any]
-    scale: NDArray[np.float32] | None
+def _expert(experts: Experts, e: int, matrix: str) -> Tensor:
+    """[rows, cols] float32: gate, up or down of expert e."""
+    places = [(part.blob[e], getattr(part, matrix)) for part in experts.parts]
+    return torch.cat([_rows(row, place) for row, place in places if place.rows])
 
 
-def _expert(experts: Experts, e: int, p: Placement) -> Tensor:
-    """[rows, cols] float32: one matrix of expert e."""
-    row, dtype = experts.blob[e], np.dtype(np.uint8 if p.dtype == "fp8" else np.uint16)
+def _rows(row: NDArray[np.uint8], p: Placement) -> Tensor:
+    """[rows, cols] float32: what one part has of a matrix."""
+    dtype = np.dtype(np.uint8 if p.dtype == "fp8" else np.uint16)
     weight = row[p.offset :][: p.rows * p.cols * dtype.itemsize].view(dtype).reshape(p.rows, p.cols)
     if p.scale_offset is None:
-        return dequantised(_Matrix(weight, None))
-    blocks = -(-p.rows // BLOCK), -(-p.cols // BLOCK)
+        return tensor(weight).float()
+    before = p.first_row % BLOCK  # rows of the first block that another part has
+    blocks = -(-(before + p.rows) // BLOCK), -(-p.cols // BLOCK)
     scale = row[p.scale_offset :][: 4 * blocks[0] * blocks[1]].view(np.float32).reshape(blocks)
-    return dequantised(_Matrix(weight, scale))
+    return tensor(weight).view(torch.float8_e4m3fn).float() * _by_element(scale)[before:][: p.rows, : p.cols]
+
+
+def _by_element(scale: NDArray[np.float32]) -> Tensor:
+    """The scales of blocks as those of their elements."""
+    return tensor(scale).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)

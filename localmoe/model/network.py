@@ -4,6 +4,7 @@ import numpy as np
 
 from localmoe import _native as native
 from localmoe.errors import UsageError, VerificationError
+from localmoe.hardware.placement import nodes_of
 from localmoe.kernels.cpu import CpuOps, CpuProgram, Value
 from localmoe.kernels.ops import CancelFlag, Linear
 from localmoe.model.cache import CacheDtype, LatentCache
@@ -39,6 +40,7 @@ class Network:
         self._store = store
         self._model = load_model(config, store)
         self._pool = native.Pool(cpus)
+        self._worker_nodes = [store.nodes.index(n) if n in store.nodes else -1 for n in nodes_of(cpus)]
 
     @property
     def num_threads(self) -> int:
@@ -47,7 +49,11 @@ class Network:
 
     def program(self, max_tokens: int) -> CpuProgram:
         """The whole network, recorded for up to `max_tokens` tokens."""
-        return CpuProgram(lambda ops: decode(ops, self._model, self.cache), max_tokens, self._pool, self.isa)
+
+        def network(ops: CpuOps) -> Value:
+            return decode(ops, self._model, self.cache)
+
+        return CpuProgram(network, max_tokens, self._pool, self.isa, self._worker_nodes)
 
     def self_test(self) -> None:
         """One expert (or dense layer) on the chosen target against the scalar one. VerificationError if they differ."""

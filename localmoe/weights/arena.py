@@ -1,4 +1,4 @@
-"""The memory that weights rest in: one anonymous mapping on pages of 2 MB, spread over the NUMA nodes."""
+"""The memory that weights rest in: one anonymous mapping on pages of 2 MB, its regions on the NUMA nodes meant."""
 
 import mmap
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from localmoe.errors import OutOfMemoryError
 from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES, reserved_pool
 from localmoe.weights import numa
+from localmoe.weights.layout import Region
 
 MAP_HUGETLB_2MB = 0x40000 | 21 << 26  # with the size of its pages: the system's default may be another
 MAP_PLAIN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -23,14 +24,22 @@ class Arena:
     never dangles and nothing has to be unmapped by hand. `notes` say what pages it has, and where.
     """
 
-    def __init__(self, nbytes: int, nodes: Sequence[int] | None = None) -> None:
+    def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         reserved = _map_reserved(nbytes)
-        self._map = reserved or _map(nbytes)
+        self._map = reserved or _map(_whole_pages(nbytes))
         self._bytes = _aligned(self._map, nbytes)
-        pages = _why_reserved(nbytes) if reserved else _ask_for_huge_pages(self._map)
-        placed = numa.interleave(self._bytes.ctypes.data, nbytes, numa.memory_nodes() if nodes is None else nodes)
-        self.notes = (pages, placed) if placed else (pages,)
+        self._pages = _why_reserved(nbytes) if reserved else _ask_for_huge_pages(self._map)
+        self._placed: str | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For people."""
+        return (self._pages, self._placed) if self._placed else (self._pages,)
+
+    def bind(self, regions: Sequence[Region]) -> None:
+        """Asks for memory of the nodes that the regions are meant for. What was touched before stays where it is."""
+        self._placed = numa.bind(self._bytes.ctypes.data, regions)
 
     def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """[nbytes] bytes at `offset`."""

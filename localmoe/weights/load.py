@@ -1,7 +1,7 @@
 """From files to the arena: readers take piece after piece, put its parts into place and check them on the way."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from localmoe.hardware import available_memory
 from localmoe.hub.checkpoint import Checkpoint, TensorSpec
 from localmoe.weights.arena import Arena, from_reserved
 from localmoe.weights.layout import Layout, plan_layout
+from localmoe.weights.numa import memory_nodes
 from localmoe.weights.pieces import cut
 from localmoe.weights.place import place
 from localmoe.weights.readers import Readers
@@ -33,19 +34,22 @@ def load(
     on_progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
     new_arena: Callable[[int], Arena] | None = None,
+    nodes: Sequence[int] | None = None,
 ) -> Store:
     """Reads the tensors that `specs` name. `on_progress(done_bytes, total_bytes)` and `cancelled()` run in this thread.
 
     CheckpointError for damage (the tensor, file and byte are named), OutOfMemoryError before anything is allocated,
     CancelledError within 100 ms of `cancelled()` being true. After an error no memory is kept. `new_arena` gives the
-    memory, for who wants to use some again.
+    memory, for who wants to use some again. Experts are split over `nodes`: this machine's, or a test's.
     """
     specs = list(specs)
     checkpoint.validate(specs)
-    layout = plan_layout(checkpoint.tensors[spec.name] for spec in specs)
+    tensors = (checkpoint.tensors[spec.name] for spec in specs)
+    layout = plan_layout(tensors, memory_nodes() if nodes is None else nodes)
     _require_memory(layout)
     arena = (new_arena or Arena)(layout.nbytes)
     try:
+        arena.bind(layout.regions)
         sources = _read_all(arena, layout, on_progress or (lambda done, total: None), cancelled or (lambda: False))
     except BaseException:  # KeyboardInterrupt too: the traceback holds views that would keep the memory
         arena.discard()

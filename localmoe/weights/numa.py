@@ -1,4 +1,4 @@
-"""Spreading memory over NUMA nodes by the raw system call: no library is needed, and none has to be right."""
+"""Placing memory on NUMA nodes by the raw system call: no library is needed, and none has to be right."""
 
 import ctypes
 import errno
@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 from localmoe.hardware import files
 from localmoe.hardware.cpu import read_nodes
+from localmoe.weights.layout import Region
 
-MPOL_INTERLEAVE = 3
+MPOL_PREFERRED, MPOL_INTERLEAVE = 1, 3
 MBIND = {"x86_64": 237, "aarch64": 235}  # the call's number
 LONG_BITS = 64
 
@@ -25,18 +26,26 @@ def memory_nodes(root: str = "/") -> list[int]:
     return [node.number for node in read_nodes(root) if node.total_bytes and (not allowed or node.number in allowed)]
 
 
-def interleave(address: int, nbytes: int, nodes: Sequence[int], call: Mbind | None = None) -> str | None:
-    """Spreads untouched memory over all `nodes`; says what came of it, None where there is nothing to spread over."""
-    if len(nodes) < 2:
+def bind(address: int, regions: Sequence[Region], call: Mbind | None = None) -> str | None:
+    """Places memory at `address` that nobody has touched; says what came of it, None where there is no choice.
+
+    A region for one node prefers it, and spills over where the node is full: a full node must not end the process.
+    """
+    if not regions:
         return None
     try:
-        (call or mbind)(address, nbytes, MPOL_INTERLEAVE, nodes)
+        for region in regions:
+            policy = MPOL_PREFERRED if len(region.nodes) == 1 else MPOL_INTERLEAVE
+            (call or mbind)(address + region.start, region.stop - region.start, policy, region.nodes)
     except OSError as error:
         return (
             f"NUMA: the weights lie wherever the kernel puts them, because mbind was refused ({_name(error)}: "
             f"{error.strerror}); decoding may run at the speed of one node"
         )
-    return f"NUMA: the weights are spread over nodes {', '.join(map(str, nodes))} (interleaved by mbind)"
+    nodes = sorted({node for region in regions for node in region.nodes})
+    return (
+        f"NUMA: each of nodes {', '.join(map(str, nodes))} has its rows of all experts, other weights are interleaved"
+    )
 
 
 def mbind(address: int, nbytes: int, policy: int, nodes: Sequence[int]) -> None:

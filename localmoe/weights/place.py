@@ -8,7 +8,7 @@ from localmoe.hub.checkpoint import TensorInfo
 from localmoe.hub.json_file import fetch_hint
 from localmoe.weights import checks
 from localmoe.weights.arena import Arena
-from localmoe.weights.layout import SCALE_SUFFIX, Layout, is_vector, resting_bytes
+from localmoe.weights.layout import SCALE_SUFFIX, Layout, Span, is_vector, resting_bytes
 from localmoe.weights.pieces import Part, Piece
 
 Bytes = NDArray[np.uint8]
@@ -17,23 +17,30 @@ Bytes = NDArray[np.uint8]
 def place(arena: Arena, layout: Layout, piece: Piece, raw: Bytes) -> None:
     """Copies the parts of `piece` out of `raw`, its bytes; CheckpointError for a value that no weight may have."""
     for part in piece.parts:
-        tensor = part.tensor
         source = raw[part.start - piece.start : part.stop - piece.start]
-        target = arena.view(layout.places[tensor.name], resting_bytes(tensor))
-        if is_vector(tensor):
-            _place_vector(part, source, target.view(np.float32))
+        if is_vector(part.tensor):
+            _place_vector(part, source, arena.view(layout.places[part.tensor.name], resting_bytes(part.tensor)))
         else:
-            matrix = target[part.start - tensor.start : part.stop - tensor.start]
-            matrix[:] = source
-            _require(tensor, part.start, matrix)  # aligned, as it may not be in the file
+            for span in layout.spans(part.tensor.name):
+                _place_rows(part, source, span, arena)
 
 
-def _place_vector(part: Part, source: Bytes, target: NDArray[np.float32]) -> None:
+def _place_rows(part: Part, source: Bytes, span: Span, arena: Arena) -> None:
+    """What `part` has of the span's bytes."""
+    first = part.start - part.tensor.start
+    start, stop = max(first, span.start), min(first + source.size, span.stop)
+    if start < stop:
+        target = arena.view(span.offset + start - span.start, stop - start)
+        target[:] = source[start - first : stop - first]
+        _require(part.tensor, part.tensor.start + start, target)  # aligned, as it may not be in the file
+
+
+def _place_vector(part: Part, source: Bytes, target: Bytes) -> None:
     raw = source.copy()  # aligned
     _require(part.tensor, part.start, raw)
     values = _as_float32(raw, part.tensor.dtype)
     first = (part.start - part.tensor.start) * values.size // raw.size
-    target[first : first + values.size] = values
+    target.view(np.float32)[first : first + values.size] = values
 
 
 def _as_float32(raw: Bytes, dtype: str) -> NDArray[np.float32]:

@@ -1,5 +1,6 @@
 """The only copy of a model's weights, by name: experts by layer and id, other linears, float32 vectors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localmoe.weights.arena import Arena
-from localmoe.weights.layout import SCALE_SUFFIX, Layout, Placement, is_vector
+from localmoe.weights.layout import BLOCK, SCALE_SUFFIX, Layout, Placement, is_vector
 
 __all__ = ["Experts", "Linear", "Placement", "Store"]
 
@@ -23,24 +24,44 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Experts:
-    """The routed experts of one layer, each once, at a constant stride."""
+class ExpertPart:
+    """One NUMA node's rows of a layer's experts, at a constant stride."""
 
-    num_experts: int
     blob: NDArray[np.uint8]  # [E, stride] bytes
     gate: Placement
     up: Placement
     down: Placement
 
     def expert(self, e: int) -> tuple[Linear, Linear, Linear]:
-        """Gate, up and down of expert `e`: views of the blob."""
+        """This part's rows of gate, up and down of expert `e`: views of the blob."""
         row = self.blob[e]
         return _linear(row, self.gate), _linear(row, self.up), _linear(row, self.down)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The routed experts of one layer, each row once; part n lies on the n-th of the store's nodes."""
+
+    num_experts: int
+    parts: tuple[ExpertPart, ...]
+
+    def expert(self, e: int) -> tuple[Linear, Linear, Linear]:
+        """Gate, up and down of expert `e`: views where all rows lie together, else put together from the parts."""
+        parts = [part.expert(e) for part in self.parts]
+        if len(parts) == 1:
+            return parts[0]
+        gate, up, down = zip(*parts, strict=True)
+        return (
+            _whole(gate, [part.gate for part in self.parts]),
+            _whole(up, [part.up for part in self.parts]),
+            _whole(down, [part.down for part in self.parts]),
+        )
 
 
 class Store:
     """Views by name of one arena.
 
+    Experts are split by rows over `nodes`, NUMA nodes; none where all lie together.
     What it hands out are views that keep the arena alive: the memory goes back when the store is closed (or gone)
     *and* the last view is gone. `is_direct` tells that all was read past the page cache, `notes` how it was read and
     on what memory it lies.
@@ -49,7 +70,8 @@ class Store:
     def __init__(self, arena: Arena, layout: Layout, *, is_direct: bool = False, notes: tuple[str, ...] = ()) -> None:
         self._arena: Arena | None = arena
         self._layout = layout
-        self.nbytes = arena.nbytes
+        self.nbytes = layout.nbytes
+        self.nodes = layout.nodes
         self.is_direct = is_direct
         self.notes = notes
 
@@ -66,9 +88,12 @@ class Store:
     def experts(self, prefix: str) -> Experts:
         """The routed experts under `prefix`, such as "model.layers.3.mlp.experts"."""
         assert self._arena is not None, "closed"
-        e = self._layout.experts[prefix]
-        blob = self._arena.typed(e.offset, (e.num_experts, e.stride), np.uint8)
-        return Experts(e.num_experts, blob, e.gate, e.up, e.down)
+        layout, arena = self._layout.experts[prefix], self._arena
+        parts = (
+            ExpertPart(arena.typed(p.offset, (layout.num_experts, p.stride), np.uint8), p.gate, p.up, p.down)
+            for p in layout.parts
+        )
+        return Experts(layout.num_experts, tuple(parts))
 
     def close(self) -> None:
         """Lets go of the arena."""
@@ -82,10 +107,22 @@ class Store:
 
 
 def _linear(row: NDArray[np.uint8], p: Placement) -> Linear:
-    dtype = np.dtype(np.uint8 if p.dtype == "fp8" else np.uint16)
-    weight = row[p.offset : p.offset + p.rows * p.cols * dtype.itemsize].view(dtype).reshape(p.rows, p.cols)
+    weight = row[p.offset : p.offset + p.rows * p.row_bytes]
+    codes = weight.view(np.uint8 if p.dtype == "fp8" else np.uint16).reshape(p.rows, p.cols)
     if p.scale_offset is None:
+        return Linear(codes, None)
+    rows, cols = p.scale_shape
+    return Linear(codes, row[p.scale_offset : p.scale_offset + 4 * rows * cols].view(np.float32).reshape(rows, cols))
+
+
+def _whole(linears: Sequence[Linear], places: Sequence[Placement]) -> Linear:
+    """A copy of all rows; a row of scales that two parts have comes once."""
+    weight = np.concatenate([linear.weight for linear in linears])
+    if places[0].scale_offset is None:
         return Linear(weight, None)
-    blocks = -(-p.rows // 128), -(-p.cols // 128)
-    scale = row[p.scale_offset : p.scale_offset + 4 * blocks[0] * blocks[1]].view(np.float32).reshape(blocks)
+    scale = np.empty((-(-len(weight) // BLOCK), places[0].scale_shape[1]), np.float32)
+    for linear, place in zip(linears, places, strict=True):
+        assert linear.scale is not None
+        first = place.first_row // BLOCK
+        scale[first : first + len(linear.scale)] = linear.scale
     return Linear(weight, scale)

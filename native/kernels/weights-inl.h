@@ -66,7 +66,7 @@ KERNEL_INLINE const typename W::Element* row_of(const Matrix& w, int row) {
 KERNEL_INLINE float block_scale(const Matrix& w, int row, int col) {
   if (w.type != WeightType::fp8) return 1.0f;
   const ptrdiff_t blocks = (w.cols + kBlock - 1) / kBlock;
-  return w.scale[row / kBlock * blocks + col / kBlock];
+  return w.scale[(row + w.scale_shift) / kBlock * blocks + col / kBlock];
 }
 
 // n weights from (row, col), in natural order, block scale applied, as FP32.

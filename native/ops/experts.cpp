@@ -1,18 +1,21 @@
 // The routed experts of a layer, each read in place from the one copy.
 //
-// Tokens are sorted by expert into slots (slots.h). The routing weight is folded into the hidden activations, so `down` only adds up.
-// Runs of up to 8 tokens add straight into the output rows; longer ones write one row per slot and sum them at the end.
+// Tokens are sorted by expert into slots (slots.h). The routing weight is folded into the hidden activations, so `down`
+// only adds up. Runs of up to 8 tokens add straight into the output rows; longer ones write one row per slot and sum
+// them at the end. All of it is one stage: a tile waits for the experts that it reads, never for all of them.
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <utility>
 #include <vector>
 
+#include "../dependency.h"
 #include "ops.h"
 #include "slots.h"
+#include "tickets.h"
 
 namespace localmoe {
 
-Matrix ExpertBlob::at(const ExpertMatrix& m, int expert) const {
+Matrix ExpertPart::at(const ExpertMatrix& m, int expert) const {
   const uint8_t* base = data + static_cast<size_t>(expert) * stride;
   Matrix matrix = m.shape;
   matrix.data = base + m.offset;
@@ -22,85 +25,95 @@ Matrix ExpertBlob::at(const ExpertMatrix& m, int expert) const {
 
 namespace {
 
-enum Stage { kOperand, kGateUp, kDown, kSum, kNumStages };
+enum Phase { kOperand, kGateUp, kDown, kSum, kNumPhases };
 
 constexpr int kMaxTileRows = 256;  // rows of a GEMV tile: bounds the workers' scratch
+constexpr int kPieceCols = 2048;   // of a token, prepared for gemv at once
 constexpr ptrdiff_t kTile = kGemmRows * kStrip;
 
-// Some strips of one chosen expert (none: the GEMV path) and its first tile in the current stage.
+// Some strips of one chosen expert (none: the GEMV path) and its first tile among those of a phase and part.
 struct Unit {
   int used;
   int strip0;
   int strips;
+  int tile_rows;
   int first_tile;
 };
 
+Matrix whole(const std::vector<ExpertPart>& parts, ExpertMatrix ExpertPart::*matrix) {
+  Matrix shape = (parts[0].*matrix).shape;
+  shape.rows = 0;
+  for (const ExpertPart& part : parts) shape.rows += (part.*matrix).shape.rows;
+  return shape;
+}
+
 class ExpertsOp : public Op {
  public:
-  ExpertsOp(Rows x, RoutingRows routing, const ExpertBlob& blob, Rows out)
-      : x_(x), routing_(routing), blob_(blob), out_(out), hidden_(blob.gate.shape.cols), inter_(blob.gate.shape.rows) {}
+  ExpertsOp(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out)
+      : x_(x),
+        routing_(routing),
+        parts_(std::move(parts)),
+        out_(out),
+        gate_(whole(parts_, &ExpertPart::gate)),
+        down_(whole(parts_, &ExpertPart::down)),
+        hidden_(gate_.cols),
+        inter_(gate_.rows),
+        tickets_(kNumPhases, num_parts()),
+        units_{std::vector<std::vector<Unit>>(parts_.size()), std::vector<std::vector<Unit>>(parts_.size())},
+        packed_(num_experts()),
+        gated_(num_experts()),
+        done_(num_experts()) {}
 
-  int num_stages() const override { return kNumStages; }
-
-  int begin(int stage, Run& run) override {
-    switch (stage) {
-      case kOperand:
-        rows_ = x_.count(run);
-        direct_ = rows_ <= kMaxGemvTokens;
-        slots_.sort(run, routing_, rows_, blob_.num_experts);
-        lay_out(run);
-        return begin_operand(run);
-      case kGateUp:
-        tile_rows_ = std::min(kMaxTileRows, gemv_tile_rows(blob_.gate.shape, run.num_workers, 32));
-        return plan_tiles(inter_, blob_.gate.shape);
-      case kDown:
-        tile_rows_ = direct_ ? direct_tile_rows(run) : std::min(kMaxTileRows, gemv_tile_rows(blob_.down.shape, run.num_workers, 8));
-        return direct_ ? ceil_div(hidden_, tile_rows_) : plan_tiles(hidden_, blob_.down.shape);
-      default:
-        return direct_ ? 0 : rows_;
-    }
+  int begin(int /*stage*/, Run& run) override {
+    rows_ = x_.count(run);
+    direct_ = takes_gemv(rows_);
+    slots_.sort(run, routing_, rows_, static_cast<int>(num_experts()));
+    lay_out(run);
+    tickets_.clear();
+    plan_operands();
+    plan_gate_up(run);
+    direct_ ? plan_down_direct(run) : plan_down(run);
+    return tickets_.total();
   }
 
-  void run_tile(int stage, int tile, int worker, Run& run) override {
-    if (stage == kOperand) {
-      make_operand(run, tile);
-    } else if (stage == kSum) {
-      sum(run, tile);
-    } else if (stage == kDown && direct_) {
-      down_direct(run, tile, worker);
-    } else {
-      const auto after = std::upper_bound(units_.begin(), units_.end(), tile, [](int t, const Unit& u) { return t < u.first_tile; });
-      const Unit& unit = *(after - 1);
-      const int block = tile - unit.first_tile;
-      if (stage == kGateUp) {
-        unit.strips == 0 ? gate_up_gemv(run, unit, block, worker) : gate_up_gemm(run, unit, block, worker);
-      } else {
-        unit.strips == 0 ? down_gemv(run, unit, block) : down_gemm(run, unit, block, worker);
-      }
+  void run_tile(int /*stage*/, int /*tile*/, int worker, Run& run) override {
+    const Tickets::Tile tile = tickets_.take(run.node_of(worker, num_parts()));
+    const ExpertPart& part = parts_[static_cast<size_t>(tile.part)];
+    switch (tile.phase) {
+      case kOperand:
+        return make_operand(run, tile.index);
+      case kGateUp:
+        return gate_up(run, part, unit_of(0, tile), tile.index, worker);
+      case kDown:
+        return direct_ ? down_direct(run, part, tile.index, worker) : down(run, part, unit_of(1, tile), tile.index, worker);
+      default:
+        return sum(run, tile.index);
     }
   }
 
   size_t scratch_floats(int max_tokens) const override {
     const size_t rows = static_cast<size_t>(max_tokens);
     const size_t slots = rows * static_cast<size_t>(routing_.top_k);
-    return rows * x_floats() + slots * h_floats() + static_cast<size_t>(Slots::max_strips(max_tokens * routing_.top_k, blob_.num_experts)) * kStrip * (x_floats() + h_floats()) +
-           slots * static_cast<size_t>(hidden_);
+    const size_t strips = static_cast<size_t>(Slots::max_strips(max_tokens * routing_.top_k, static_cast<int>(num_experts())));
+    return rows * x_floats() + slots * h_floats() + strips * kStrip * (x_floats() + h_floats()) + slots * static_cast<size_t>(hidden_);
   }
 
   size_t worker_floats(int /*max_tokens*/, const Kernels& kernels) const override {
-    const size_t strips = static_cast<size_t>(std::max(gemm_tile_strips(blob_.gate.shape), gemm_tile_strips(blob_.down.shape)));
+    const size_t strips = static_cast<size_t>(std::max(gemm_tile_strips(gate_), gemm_tile_strips(down_)));
     return std::max<size_t>(kernels.gemm_scratch_floats() + 2 * strips * kTile, 2 * kMaxGemvTokens * kMaxTileRows);
   }
 
  private:
+  int num_parts() const { return static_cast<int>(parts_.size()); }
+  size_t num_experts() const { return static_cast<size_t>(parts_[0].num_experts); }
   size_t x_floats() const { return static_cast<size_t>(padded(hidden_)); }
   size_t h_floats() const { return static_cast<size_t>(padded(inter_)); }
-  int num_slots() const { return rows_ * routing_.top_k; }
 
   void lay_out(const Run& run) {
+    const size_t num_slots = slots_.row.size();
     x_rows_ = run.scratch;
     h_rows_ = x_rows_ + static_cast<size_t>(rows_) * x_floats();
-    x_strips_ = h_rows_ + static_cast<size_t>(num_slots()) * h_floats();
+    x_strips_ = h_rows_ + num_slots * h_floats();
     h_strips_ = x_strips_ + static_cast<size_t>(slots_.num_strips) * kStrip * x_floats();
     slot_rows_ = h_strips_ + static_cast<size_t>(slots_.num_strips) * kStrip * h_floats();
   }
@@ -110,171 +123,235 @@ class ExpertsOp : public Op {
   float* h_strip(int strip) const { return h_strips_ + static_cast<size_t>(strip) * kStrip * h_floats(); }
   float* slot_out(int slot) const { return slot_rows_ + static_cast<size_t>(slot) * static_cast<size_t>(hidden_); }
 
-  int begin_operand(Run& run) {
-    if (!direct_) return rows_ + slots_.num_strips;
-    for (int i = 0; i < rows_; ++i) make_operand(run, i);
-    return 0;
+  // Operands: first the tokens in pieces, as gemv reads them, if any expert takes gemv; then the packed strips.
+  void plan_operands() {
+    const bool any_gemv = std::any_of(slots_.used.begin(), slots_.used.end(), [](const Used& u) { return !u.is_packed(); });
+    num_pieces_ = any_gemv ? rows_ * ceil_div(hidden_, kPieceCols) : 0;
+    prepared_.set(num_pieces_);
+    for (const Used& used : slots_.used) packed_[index(used.expert)].set(used.num_strips());
+    tickets_.set(kOperand, 0, num_pieces_ + slots_.num_strips);
+  }
+
+  void plan_gate_up(const Run& run) {
+    const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(gate_, run.num_workers, kPartRows));
+    plan_units(kGateUp, &ExpertPart::gate, gate_, gemv_rows, gated_);
+  }
+
+  void plan_down(const Run& run) {
+    const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(down_, run.num_workers, 8));
+    plan_units(kDown, &ExpertPart::down, down_, gemv_rows, done_);
+    tickets_.set(kSum, 0, rows_);
+  }
+
+  // Every tile reads its rows of all chosen experts, kTileBytes of weights in all.
+  void plan_down_direct(const Run& run) {
+    const int bytes = std::max(1, inter_ * static_cast<int>(slots_.used.size()));
+    const int rows = std::min(kTileBytes / bytes, hidden_ / (4 * run.num_workers));
+    direct_rows_ = std::clamp(rows / 8 * 8, 8, kMaxTileRows);
+    for (int p = 0; p < num_parts(); ++p) tickets_.set(kDown, p, ceil_div(parts_[index(p)].down.shape.rows, direct_rows_));
+  }
+
+  // The units of a phase and their tiles, in each part; `left` gets each expert's number of them.
+  void plan_units(Phase phase, ExpertMatrix ExpertPart::*matrix, const Matrix& shape, int gemv_rows, std::vector<Countdown>& left) {
+    std::vector<int> tiles_of(slots_.used.size(), 0);
+    for (int p = 0; p < num_parts(); ++p) {
+      std::vector<Unit>& units = units_[phase == kDown][index(p)];
+      const int rows = (parts_[index(p)].*matrix).shape.rows;
+      units.clear();
+      int tiles = 0;
+      for (int u = 0; u < static_cast<int>(slots_.used.size()); ++u) {
+        const int before = tiles;
+        add_units(units, u, shape, gemv_rows, rows, tiles);
+        tiles_of[index(u)] += tiles - before;
+      }
+      tickets_.set(phase, p, tiles);
+    }
+    for (size_t u = 0; u < tiles_of.size(); ++u) left[index(slots_.used[u].expert)].set(tiles_of[u]);
+  }
+
+  void add_units(std::vector<Unit>& units, int u, const Matrix& shape, int gemv_rows, int rows, int& tiles) const {
+    const Used& used = slots_.used[index(u)];
+    const int strips = used.num_strips();
+    const int step = strips == 0 ? 0 : ceil_div(strips, ceil_div(strips, gemm_tile_strips(shape)));
+    const int tile_rows = strips == 0 ? gemv_rows : kGemmRows;
+    for (int s = 0; s == 0 || s < strips; s += step) {
+      units.push_back({u, used.strip0 + s, std::min(step, strips - s), tile_rows, tiles});
+      tiles += ceil_div(rows, tile_rows);
+      if (step == 0) break;
+    }
+  }
+
+  const Unit& unit_of(int phase, const Tickets::Tile& tile) const {
+    const std::vector<Unit>& units = units_[index(phase)][index(tile.part)];
+    return *(std::upper_bound(units.begin(), units.end(), tile.index, [](int t, const Unit& u) { return t < u.first_tile; }) - 1);
   }
 
   void make_operand(Run& run, int tile) {
-    if (tile < rows_) {
-      run.kernels->gemv_prepare(x_.row(run, tile), hidden_, blob_.gate.shape.type, x_row(tile));
-      return;
+    if (tile < num_pieces_) {
+      const int pieces = num_pieces_ / rows_;
+      const int col = tile % pieces * kPieceCols;
+      run.kernels->gemv_prepare(x_.row(run, tile / pieces) + col, std::min(kPieceCols, hidden_ - col), gate_.type, x_row(tile / pieces) + col);
+      return prepared_.arrive();
     }
-    const int strip = tile - rows_;
+    const int strip = tile - num_pieces_;
     const Used& used = *std::find_if(slots_.used.rbegin(), slots_.used.rend(), [&](const Used& u) { return u.is_packed() && u.strip0 <= strip; });
     std::array<const float*, kStrip> x{};
     const int first = (strip - used.strip0) * kStrip;
     const int n = std::min(kStrip, used.count - first);
-    for (int i = 0; i < n; ++i) x[static_cast<size_t>(i)] = x_.row(run, slots_.row[static_cast<size_t>(used.first + first + i)]);
+    for (int i = 0; i < n; ++i) x[index(i)] = x_.row(run, slots_.row[index(used.first + first + i)]);
     run.kernels->pack(x.data(), n, hidden_, x_strip(strip));
+    packed_[index(used.expert)].arrive();
   }
 
-  // The units of a stage and their tiles over `rows` output rows; returns the number of tiles.
-  int plan_tiles(int rows, const Matrix& shape) {
-    units_.clear();
-    int tiles = 0;
-    const int step = gemm_tile_strips(shape);
-    for (size_t u = 0; u < slots_.used.size(); ++u) {
-      const Used& used = slots_.used[u];
-      if (!used.is_packed()) {
-        units_.push_back({static_cast<int>(u), 0, 0, tiles});
-        tiles += ceil_div(rows, tile_rows_);
-        continue;
-      }
-      const int strips = used.num_strips();
-      for (int s = 0; s < strips; s += step) {
-        units_.push_back({static_cast<int>(u), used.strip0 + s, std::min(step, strips - s), tiles});
-        tiles += ceil_div(rows, kGemmRows);
-      }
+  void gate_up(Run& run, const ExpertPart& part, const Unit& unit, int tile, int worker) {
+    const Used& used = slots_.used[index(unit.used)];
+    const int row0 = (tile - unit.first_tile) * unit.tile_rows;
+    const int row1 = std::min(part.gate.shape.rows, row0 + unit.tile_rows);
+    const Countdown& operand = unit.strips == 0 ? prepared_ : packed_[index(used.expert)];
+    if (!operand.wait(run.cancel)) return;
+    if (unit.strips == 0) {
+      gate_up_gemv(run, part, used, row0, row1, worker);
+    } else {
+      gate_up_gemm(run, part, unit, row0, row1, worker);
     }
-    return tiles;
+    gated_[index(used.expert)].arrive();
   }
 
-  // Every tile reads its rows of all chosen experts, kTileBytes of weights in all.
-  int direct_tile_rows(const Run& run) const {
-    const int bytes = std::max(1, inter_ * static_cast<int>(slots_.used.size()));
-    const int rows = std::min(kTileBytes / bytes, hidden_ / (4 * run.num_workers));
-    return std::clamp(rows / 8 * 8, 8, kMaxTileRows);
-  }
-
-  void gate_up_gemv(Run& run, const Unit& unit, int block, int worker) {
-    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
-    const int row0 = block * tile_rows_;
-    const int row1 = std::min(inter_, row0 + tile_rows_);
+  void gate_up_gemv(Run& run, const ExpertPart& part, const Used& used, int row0, int row1, int worker) {
+    const int n = row1 - row0;
     std::array<const float*, kMaxGemvTokens> x{};
     std::array<float*, kMaxGemvTokens> gate{};
     std::array<float*, kMaxGemvTokens> up{};
     for (int i = 0; i < used.count; ++i) {
-      x[static_cast<size_t>(i)] = x_row(slots_.row[static_cast<size_t>(used.first + i)]);
-      gate[static_cast<size_t>(i)] = run.scratch_of(worker) + 2 * i * kMaxTileRows - row0;
-      up[static_cast<size_t>(i)] = gate[static_cast<size_t>(i)] + kMaxTileRows;
+      x[index(i)] = x_row(slots_.row[index(used.first + i)]);
+      gate[index(i)] = run.scratch_of(worker) + 2 * i * kMaxTileRows - row0;
+      up[index(i)] = gate[index(i)] + kMaxTileRows;
     }
-    run.kernels->gemv(blob_.at(blob_.gate, used.expert), row0, row1, x.data(), used.count, gate.data());
-    run.kernels->gemv(blob_.at(blob_.up, used.expert), row0, row1, x.data(), used.count, up.data());
+    run.kernels->gemv(part.at(part.gate, used.expert), row0, row1, x.data(), used.count, gate.data());
+    run.kernels->gemv(part.at(part.up, used.expert), row0, row1, x.data(), used.count, up.data());
     for (int i = 0; i < used.count; ++i) {
-      float* h = gate[static_cast<size_t>(i)] + row0;
-      run.kernels->silu_mul(h, up[static_cast<size_t>(i)] + row0, h, row1 - row0);
-      const float weight = slots_.weight[static_cast<size_t>(used.first + i)];
-      for (int r = 0; r < row1 - row0; ++r) h[r] *= weight;
-      run.kernels->gemv_prepare(h, row1 - row0, blob_.down.shape.type, h_row(used.first + i) + row0);
+      float* h = gate[index(i)] + row0;
+      run.kernels->silu_mul(h, up[index(i)] + row0, h, n);
+      const float weight = slots_.weight[index(used.first + i)];
+      for (int r = 0; r < n; ++r) h[r] *= weight;
+      run.kernels->gemv_prepare(h, n, down_.type, h_row(used.first + i) + part.gate.first_row + row0);
     }
   }
 
-  void gate_up_gemm(Run& run, const Unit& unit, int block, int worker) {
-    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
-    const int row0 = block * kGemmRows;
-    const int row1 = std::min(inter_, row0 + kGemmRows);
+  void gate_up_gemm(Run& run, const ExpertPart& part, const Unit& unit, int row0, int row1, int worker) {
+    const Used& used = slots_.used[index(unit.used)];
     float* scratch = run.scratch_of(worker);
     float* gate = scratch + run.kernels->gemm_scratch_floats();
     float* up = gate + unit.strips * kTile;
-    run.kernels->gemm(blob_.at(blob_.gate, used.expert), row0, row1, x_strip(unit.strip0), unit.strips, gate, kTile, scratch);
-    run.kernels->gemm(blob_.at(blob_.up, used.expert), row0, row1, x_strip(unit.strip0), unit.strips, up, kTile, scratch);
+    run.kernels->gemm(part.at(part.gate, used.expert), row0, row1, x_strip(unit.strip0), unit.strips, gate, kTile, scratch);
+    run.kernels->gemm(part.at(part.up, used.expert), row0, row1, x_strip(unit.strip0), unit.strips, up, kTile, scratch);
+    const int first_row = part.gate.first_row + row0;
+    const int n = row1 - row0;
     for (int s = 0; s < unit.strips; ++s) {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
       std::array<float, kStrip> weights{};
       std::copy_n(slots_.weight.begin() + used.first + first, std::min(kStrip, used.count - first), weights.begin());
-      float* h = h_strip(unit.strip0 + s) + row0 * kStrip;
-      run.kernels->silu_mul(gate + s * kTile, up + s * kTile, h, (row1 - row0) * kStrip);
-      for (int i = 0; i < (row1 - row0) * kStrip; ++i) h[i] *= weights[static_cast<size_t>(i % kStrip)];
-      if (row1 == inter_) std::fill(h + (inter_ - row0) * kStrip, h_strip(unit.strip0 + s) + h_floats() * kStrip, 0.0F);
+      float* h = h_strip(unit.strip0 + s) + first_row * kStrip;
+      run.kernels->silu_mul(gate + s * kTile, up + s * kTile, h, n * kStrip);
+      for (int i = 0; i < n * kStrip; ++i) h[i] *= weights[index(i % kStrip)];
+      if (first_row + n == inter_) std::fill(h + n * kStrip, h_strip(unit.strip0 + s) + h_floats() * kStrip, 0.0F);
     }
   }
 
-  void down_direct(Run& run, int tile, int worker) {
-    const int row0 = tile * tile_rows_;
-    const int n = std::min(hidden_, row0 + tile_rows_) - row0;
-    for (int i = 0; i < rows_; ++i) std::fill_n(out_.row(run, i) + row0, n, 0.0F);
+  void down_direct(Run& run, const ExpertPart& part, int tile, int worker) {
+    const int row0 = tile * direct_rows_;
+    const int n = std::min(part.down.shape.rows, row0 + direct_rows_) - row0;
+    const int col = part.down.first_row + row0;
+    for (int i = 0; i < rows_; ++i) std::fill_n(out_.row(run, i) + col, n, 0.0F);
     for (const Used& used : slots_.used) {
       std::array<const float*, kMaxGemvTokens> h{};
       std::array<float*, kMaxGemvTokens> y{};
       for (int i = 0; i < used.count; ++i) {
-        h[static_cast<size_t>(i)] = h_row(used.first + i);
-        y[static_cast<size_t>(i)] = run.scratch_of(worker) + i * kMaxTileRows - row0;
+        h[index(i)] = h_row(used.first + i);
+        y[index(i)] = run.scratch_of(worker) + i * kMaxTileRows - row0;
       }
-      run.kernels->gemv(blob_.at(blob_.down, used.expert), row0, row0 + n, h.data(), used.count, y.data());
+      if (!gated_[index(used.expert)].wait(run.cancel)) return;
+      run.kernels->gemv(part.at(part.down, used.expert), row0, row0 + n, h.data(), used.count, y.data());
       for (int i = 0; i < used.count; ++i) {
-        float* out = out_.row(run, slots_.row[static_cast<size_t>(used.first + i)]) + row0;
-        run.kernels->add(out, y[static_cast<size_t>(i)] + row0, out, n);
+        float* out = out_.row(run, slots_.row[index(used.first + i)]) + col;
+        run.kernels->add(out, y[index(i)] + row0, out, n);
       }
     }
   }
 
-  void down_gemv(Run& run, const Unit& unit, int block) {
-    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
+  void down(Run& run, const ExpertPart& part, const Unit& unit, int tile, int worker) {
+    const Used& used = slots_.used[index(unit.used)];
+    const int row0 = (tile - unit.first_tile) * unit.tile_rows;
+    const int row1 = std::min(part.down.shape.rows, row0 + unit.tile_rows);
+    if (!gated_[index(used.expert)].wait(run.cancel)) return;
+    if (unit.strips == 0) {
+      down_gemv(run, part, used, row0, row1);
+    } else {
+      down_gemm(run, part, unit, row0, row1, worker);
+    }
+    done_[index(used.expert)].arrive();
+  }
+
+  void down_gemv(Run& run, const ExpertPart& part, const Used& used, int row0, int row1) {
     std::array<const float*, kMaxGemvTokens> h{};
     std::array<float*, kMaxGemvTokens> y{};
     for (int i = 0; i < used.count; ++i) {
-      h[static_cast<size_t>(i)] = h_row(used.first + i);
-      y[static_cast<size_t>(i)] = slot_out(used.first + i);
+      h[index(i)] = h_row(used.first + i);
+      y[index(i)] = slot_out(used.first + i) + part.down.first_row;
     }
-    const int row0 = block * tile_rows_;
-    run.kernels->gemv(blob_.at(blob_.down, used.expert), row0, std::min(hidden_, row0 + tile_rows_), h.data(), used.count, y.data());
+    run.kernels->gemv(part.at(part.down, used.expert), row0, row1, h.data(), used.count, y.data());
   }
 
-  void down_gemm(Run& run, const Unit& unit, int block, int worker) {
-    const Used& used = slots_.used[static_cast<size_t>(unit.used)];
-    const int row0 = block * kGemmRows;
-    const int row1 = std::min(hidden_, row0 + kGemmRows);
+  void down_gemm(Run& run, const ExpertPart& part, const Unit& unit, int row0, int row1, int worker) {
+    const Used& used = slots_.used[index(unit.used)];
     float* scratch = run.scratch_of(worker);
     float* c = scratch + run.kernels->gemm_scratch_floats();
-    run.kernels->gemm(blob_.at(blob_.down, used.expert), row0, row1, h_strip(unit.strip0), unit.strips, c, kTile, scratch);
+    run.kernels->gemm(part.at(part.down, used.expert), row0, row1, h_strip(unit.strip0), unit.strips, c, kTile, scratch);
     for (int s = 0; s < unit.strips; ++s) {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
       std::array<float*, kStrip> y{};
       const int n = std::min(kStrip, used.count - first);
-      for (int i = 0; i < n; ++i) y[static_cast<size_t>(i)] = slot_out(used.first + first + i);
-      run.kernels->unpack(c + s * kTile, row1 - row0, n, y.data(), row0);
+      for (int i = 0; i < n; ++i) y[index(i)] = slot_out(used.first + first + i);
+      run.kernels->unpack(c + s * kTile, row1 - row0, n, y.data(), part.down.first_row + row0);
     }
   }
 
+  // In the order of the token's choices, whoever computed them first.
   void sum(Run& run, int row) {
     float* out = out_.row(run, row);
     std::fill_n(out, hidden_, 0.0F);
-    for (int k = 0; k < routing_.top_k; ++k) {
-      run.kernels->add(out, slot_out(slots_.of[static_cast<size_t>(row * routing_.top_k + k)]), out, hidden_);
+    for (int i = row * routing_.top_k; i < (row + 1) * routing_.top_k; ++i) {
+      if (!done_[index(routing_.ids[i])].wait(run.cancel)) return;
+      run.kernels->add(out, slot_out(slots_.of[index(i)]), out, hidden_);
     }
   }
 
+  static size_t index(int i) { return static_cast<size_t>(i); }
+
   Rows x_;
   RoutingRows routing_;
-  ExpertBlob blob_;
+  std::vector<ExpertPart> parts_;
   Rows out_;
+  Matrix gate_, down_;  // the whole matrices' shapes
   int hidden_, inter_;
 
   // This run's.
   int rows_ = 0;
   bool direct_ = true;
-  int tile_rows_ = 32;
+  int direct_rows_ = 8;
+  int num_pieces_ = 0;
   Slots slots_;
-  std::vector<Unit> units_;
+  Tickets tickets_;
+  std::array<std::vector<std::vector<Unit>>, 2> units_;  // gate and up, down: of each part
+  Countdown prepared_;                                   // pieces of tokens
+  std::vector<Countdown> packed_, gated_, done_;         // of each expert: strips, tiles of gate and up, of down
   float *x_rows_ = nullptr, *h_rows_ = nullptr, *x_strips_ = nullptr, *h_strips_ = nullptr, *slot_rows_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, const ExpertBlob& blob, Rows out) {
-  return std::make_unique<ExpertsOp>(x, routing, blob, out);
+std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out) {
+  return std::make_unique<ExpertsOp>(x, routing, std::move(parts), out);
 }
 
 }  // namespace localmoe

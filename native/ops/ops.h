@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "../program.h"
 
@@ -48,13 +49,16 @@ struct RoutingRows {
   Rows weights;
 };
 
+// A row range of one of an expert's matrices, within the expert's bytes.
 struct ExpertMatrix {
   size_t offset;
   size_t scale_offset;
-  Matrix shape;  // data and scale unset
+  int first_row;  // in the whole matrix
+  Matrix shape;   // data and scale unset
 };
 
-struct ExpertBlob {
+// The rows of all experts that lie together, on one NUMA node: expert e's bytes begin at data + e * stride.
+struct ExpertPart {
   const uint8_t* data;
   size_t stride;
   int num_experts;
@@ -62,6 +66,8 @@ struct ExpertBlob {
 
   Matrix at(const ExpertMatrix& m, int expert) const;
 };
+
+constexpr int kPartRows = 32;  // parts begin at multiples of it: what gemv_prepare writes in pieces
 
 std::unique_ptr<Op> make_embedding(const Matrix& table, Rows out);
 std::unique_ptr<Op> make_rms_norm(Rows x, const float* weight, float eps, Rows out);
@@ -73,6 +79,6 @@ std::unique_ptr<Op> make_append_latent(LatentPages cache, Rows latent, Rows key)
 std::unique_ptr<Op> make_linear(Rows x, const Matrix& w, Rows out);
 std::unique_ptr<Op> make_mla_attention(Rows q, LatentPages cache, const Matrix& kv_b, MlaShape shape, Rows out);
 std::unique_ptr<Op> make_route(Rows logits, RouterShape router, RoutingRows out);
-std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, const ExpertBlob& blob, Rows out);
+std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out);
 
 }  // namespace localmoe

@@ -1,13 +1,15 @@
 """Every op of the CPU dialect, on every target of this machine, against the reference dialect."""
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
 from localmoe import _native as native
-from localmoe.kernels.cpu import CpuProgram
+from localmoe.errors import CancelledError
+from localmoe.kernels.cpu import CpuProgram, _Pages
 from localmoe.kernels.ops import PAGE_TOKENS, MlaShape, Rope, Router, Routing, Segment
 from localmoe.kernels.reference import ReferenceOps, Run
 from localmoe.model.cache import LatentCache
@@ -45,9 +47,20 @@ class Place:
 
     offset: int
     scale_offset: int | None
+    first_row: int
     rows: int
     cols: int
     dtype: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """An ops.ExpertPart."""
+
+    blob: np.ndarray
+    gate: Place
+    up: Place
+    down: Place
 
 
 @dataclass(frozen=True)
@@ -55,10 +68,7 @@ class ExpertSet:
     """An ops.Experts."""
 
     num_experts: int
-    blob: np.ndarray
-    gate: Place
-    up: Place
-    down: Place
+    parts: tuple[Part, ...]
 
 
 def rng(*seed):
@@ -186,24 +196,37 @@ def test_route(target, name, tokens):
     same(np.take_along_axis(weights, order, 1), np.take_along_axis(truth.weights.numpy(), true_order, 1))
 
 
-def make_experts(num_experts, hidden, inter, kind):
-    """A blob with gaps between the matrices, as an arena has."""
-    per, places, at = [], [], 0
+def make_experts(num_experts, hidden, inter, kind, num_parts=1):
+    """Random experts, their rows shared out over `num_parts` blobs."""
     shapes = [(inter, hidden), (inter, hidden), (hidden, inter)]
-    for e in range(num_experts):
-        per.append([make_weight(*shape, kind, seed=10 * e + n) for n, shape in enumerate(shapes)])
-    for w in per[0]:
+    matrices = [[make_weight(*s, kind, seed=10 * e + n) for n, s in enumerate(shapes)] for e in range(num_experts)]
+    ends = [[min(s[0], -(-s[0] // 32) * p // num_parts * 32) for p in range(num_parts + 1)] for s in shapes]
+    parts = [make_part(matrices, [(rows[p], rows[p + 1]) for rows in ends]) for p in range(num_parts)]
+    return ExpertSet(num_experts, tuple(parts))
+
+
+def make_part(matrices, ranges):
+    """A blob with gaps between the matrices, as an arena has, and only with the scales that its rows need."""
+    experts = [[rows_of(w, *r) for w, r in zip(expert, ranges, strict=True)] for expert in matrices]
+    places, at = [], 0
+    for w, (first, stop) in zip(experts[0], ranges, strict=True):
         at = -(-at // 256) * 256 + 256
         scale_at = None if w.scale is None else -(-(at + w.weight.nbytes) // 4) * 4
-        places.append(Place(at, scale_at, *w.weight.shape, kind))
+        kind = "bf16" if w.scale is None else "fp8"
+        places.append(Place(at, scale_at, first, stop - first, w.weight.shape[1], kind))
         at = (at + w.weight.nbytes) if scale_at is None else scale_at + w.scale.nbytes
-    blob = np.zeros((num_experts, -(-at // 256) * 256), np.uint8)
-    for row, weights in zip(blob, per, strict=True):
+    blob = np.zeros((len(experts), -(-at // 256) * 256), np.uint8)
+    for row, weights in zip(blob, experts, strict=True):
         for place, w in zip(places, weights, strict=True):
             row[place.offset :][: w.weight.nbytes] = w.weight.reshape(-1).view(np.uint8)
             if w.scale is not None:
                 row[place.scale_offset :][: w.scale.nbytes] = w.scale.reshape(-1).view(np.uint8)
-    return ExpertSet(num_experts, blob, *places)
+    return Part(blob, *places)
+
+
+def rows_of(w, first, stop):
+    """Rows of a weight and the scales of the blocks that they touch."""
+    return Weight(w.weight[first:stop], None if w.scale is None else w.scale[first // 128 : -(-stop // 128)])
 
 
 @pytest.mark.parametrize("kind", ["fp8", "bf16"])
@@ -217,6 +240,86 @@ def test_experts(target, kind, hidden, inter, tokens):
     ops = reference(tokens)
     routing = ops.route(torch.from_numpy(logits), router)
     same(ours, ops.experts(torch.from_numpy(x), Routing(routing.ids, routing.weights), experts))
+
+
+SPLITS = {"v3-like": (7168 // 8, 200), "v2-lite": (512, 1408), "tiny": (96, 50)}
+
+
+@pytest.mark.parametrize("kind", ["fp8", "bf16"])
+@pytest.mark.parametrize("shape", SPLITS)
+def test_experts_on_any_number_of_nodes_are_the_same_bits(target, kind, shape):
+    """Whoever has which rows, and whichever node the workers are on: a row's own arithmetic stays what it is."""
+    hidden, inter = SPLITS[shape]
+    router = Router(5, 3)
+    for tokens in (1, 7, 70):
+        x, logits = normal(tokens, hidden, seed=1) / 8, normal(tokens, 5, seed=2)
+        logits[:, 3] += 2
+
+        def run(num_parts, worker_nodes=(), x=x, logits=logits, tokens=tokens):
+            experts = make_experts(5, hidden, inter, kind, num_parts)
+            network = lambda o: o.experts(o.input(x), o.route(o.input(logits), router), experts)  # noqa: E731
+            return CpuProgram(network, tokens, POOL, target, worker_nodes).apply(tokens)
+
+        one = run(1)
+        for num_parts, worker_nodes in ((2, (0, 1)), (2, (1, 1)), (3, (0, 2)), (4, ()), (7, (-1, 6))):
+            assert (run(num_parts, worker_nodes) == one).all(), (tokens, num_parts)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 8])
+def test_no_number_of_workers_waits_forever_or_changes_a_bit(num_workers):
+    experts, router = make_experts(24, 256, 160, "fp8", 3), Router(24, 8)
+    pool = native.Pool([-1] * num_workers)
+    for tokens in (1, 5, 40, 200):
+        x, logits = normal(tokens, 256, seed=1) / 8, normal(tokens, 24, seed=2)
+        network = lambda o, x=x, logits=logits: o.experts(o.input(x), o.route(o.input(logits), router), experts)  # noqa: E731
+        truth = CpuProgram(network, tokens, POOL, "").apply(tokens)
+        program = CpuProgram(network, tokens, pool, "", [n % 3 for n in range(num_workers)])
+        for _ in range(20):
+            assert (program.apply(tokens) == truth).all()
+
+
+def test_parts_that_do_not_fit_together_are_refused():
+    good = make_experts(2, 96, 64, "fp8", 2)
+
+    def record(*parts):
+        x, logits = normal(1, 96), normal(1, 2)
+        experts = ExpertSet(2, parts)
+        cpu(lambda o: o.experts(o.input(x), o.route(o.input(logits), Router(2, 1)), experts), 1, TARGETS[0])
+
+    first, second = good.parts
+    record(first, second)
+    for wrong, message in (
+        ((second, first), "follow each other"),
+        ((first,), "do not fit together"),
+        ((first, first), "follow each other"),
+        ((first, replace(second, blob=second.blob[:1])), "rows of all experts"),
+        ((first, replace(second, blob=second.blob[:, :256].copy())), "behind its stride"),
+        ((first, replace(second, up=replace(second.up, rows=0))), "same rows|do not fit"),
+        ((), "need a part"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            record(*wrong)
+
+
+def test_a_cancel_ends_the_experts_of_a_long_prompt():
+    experts, router = make_experts(8, 512, 512, "fp8", 2), Router(8, 4)
+    x, logits = normal(300, 512), normal(300, 8)
+    program = CpuProgram(lambda o: o.experts(o.input(x), o.route(o.input(logits), router), experts), 300, POOL)
+    segments = [Segment(_Pages(5), 0, 300)]
+    ids, truth = np.zeros(300, np.int32), program.apply(300)
+    for delay_s in np.linspace(0, 0.02, 20):
+        flag = native.Flag()
+        timer = threading.Timer(delay_s, flag.set)
+        timer.start()
+        try:
+            for _ in range(50):
+                program.forward(ids, segments, cancel=flag, all_logits=True)
+        except CancelledError:
+            pass
+        else:
+            pytest.fail("50 runs ended before the cancel")
+        timer.join()
+        assert (program.apply(300) == truth).all()
 
 
 ATTENTION = {  # heads, nope, rope, v, rank

@@ -65,11 +65,11 @@ def case_of(name: str, tmp_path_factory: pytest.TempPathFactory, seed: int = 0) 
     return _cases[name, seed]
 
 
-def open_case(folder: Path, seed: int = 0) -> Case:
-    """The case of any checkpoint."""
+def open_case(folder: Path, seed: int = 0, nodes: Sequence[int] = ()) -> Case:
+    """The case of any checkpoint, its experts split over `nodes`."""
     checkpoint = Checkpoint.open(folder)
     config = read_config(checkpoint.config)
-    store = load(checkpoint, expected_tensors(config))
+    store = load(checkpoint, expected_tensors(config), nodes=nodes)
     ids = np.random.default_rng(seed).integers(0, config.vocab, NUM_TOKENS).astype(np.int32)
     return Case(folder, config, load_model(config, store), ids)
 

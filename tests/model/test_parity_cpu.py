@@ -43,6 +43,23 @@ def test_the_number_of_threads_changes_nothing(case):
     assert (runs[0] == runs[1]).all()
 
 
+@pytest.mark.parametrize("name", ["v3", "bf16"])
+def test_the_number_of_nodes_changes_nothing(name, tmp_path_factory):
+    """Bit by bit, wherever the workers are."""
+    one = parity.case_of(name, tmp_path_factory)
+
+    def logits(case, worker_nodes):
+        cache = case.cache()
+        program = CpuProgram(
+            lambda ops: decode(ops, case.model, cache), parity.NUM_TOKENS, POOLS[2], worker_nodes=worker_nodes
+        )
+        return parity.run(program, cache.new_table(), case.ids, [60, 1, 7, 32])[0]
+
+    truth = logits(one, ())
+    for nodes, worker_nodes in ((2, (0, 1)), (3, (2, 2)), (4, (1, -1)), (7, ())):
+        assert (logits(parity.open_case(one.folder, nodes=range(nodes)), worker_nodes) == truth).all(), nodes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_random_shapes_agree_with_the_oracle(tmp_path, make_program, seed):

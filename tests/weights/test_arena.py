@@ -9,6 +9,7 @@ from localmoe.hardware.huge_pages import POOL, reserved_pool
 from localmoe.weights import arena as arenas
 from localmoe.weights import numa
 from localmoe.weights.arena import MAP_HUGETLB_2MB, Arena, from_reserved
+from localmoe.weights.layout import Region
 
 PAGE = 2 << 20
 
@@ -145,34 +146,46 @@ def test_nodes_are_those_with_memory_that_may_be_used(tmp_path):
     assert numa.memory_nodes(str(tmp_path / "nothing")) == []
 
 
-def test_memory_is_spread_over_several_nodes(monkeypatch):
+REGIONS = [Region(0, PAGE, (1,)), Region(PAGE, 3 * PAGE, (3,)), Region(3 * PAGE, 4 * PAGE, (1, 3))]
+
+
+def test_each_node_gets_its_region_and_all_share_the_last(monkeypatch):
     calls = []
     monkeypatch.setattr(numa, "mbind", lambda *arguments: calls.append(arguments))
-    arena = Arena(PAGE + 1, nodes=[0, 1, 3])
-    assert calls == [(arena.view(0, 1).ctypes.data, PAGE + 1, numa.MPOL_INTERLEAVE, [0, 1, 3])]
-    assert arena.notes[1] == "NUMA: the weights are spread over nodes 0, 1, 3 (interleaved by mbind)"
+    arena = Arena(4 * PAGE)
+    arena.bind(REGIONS)
+    start = arena.view(0, 1).ctypes.data
+    assert calls == [
+        (start, PAGE, numa.MPOL_PREFERRED, (1,)),
+        (start + PAGE, 2 * PAGE, numa.MPOL_PREFERRED, (3,)),
+        (start + 3 * PAGE, PAGE, numa.MPOL_INTERLEAVE, (1, 3)),
+    ]
+    assert arena.notes[1] == "NUMA: each of nodes 1, 3 has its rows of all experts, other weights are interleaved"
 
 
 @pytest.mark.parametrize(("code", "name"), [(errno.EPERM, "EPERM"), (errno.ENOSYS, "ENOSYS"), (errno.EINVAL, "EINVAL")])
 def test_a_container_that_forbids_mbind_is_named_and_loading_goes_on(monkeypatch, code, name):
     monkeypatch.setattr(numa, "mbind", refusing(code))
-    arena = Arena(100, nodes=[0, 1])
+    arena = Arena(4 * PAGE)
+    arena.bind(REGIONS)
     assert f"mbind was refused ({name}: {os.strerror(code)})" in arena.notes[1]
     assert arena.view(0, 100).size == 100
 
 
-@pytest.mark.parametrize("nodes", [[], [0]])
-def test_nothing_is_done_for_one_node(monkeypatch, nodes):
+def test_nothing_is_done_where_there_is_no_choice(monkeypatch):
     monkeypatch.setattr(numa, "mbind", None)
-    assert len(Arena(100, nodes=nodes).notes) == 1
+    arena = Arena(100)
+    arena.bind([])
+    assert len(arena.notes) == 1
 
 
 def test_the_real_call_places_or_says_why_not():
-    arena = Arena(PAGE, nodes=[])
-    try:
-        numa.mbind(arena.view(0, 1).ctypes.data, PAGE, numa.MPOL_INTERLEAVE, [0])
-    except OSError as error:
-        assert error.errno in (errno.EPERM, errno.ENOSYS)
+    arena = Arena(PAGE)
+    for policy in (numa.MPOL_PREFERRED, numa.MPOL_INTERLEAVE):
+        try:
+            numa.mbind(arena.view(0, 1).ctypes.data, PAGE, policy, [0])
+        except OSError as error:
+            assert error.errno in (errno.EPERM, errno.ENOSYS)
     with pytest.raises(OSError) as caught:
         numa.mbind(arena.view(0, 1).ctypes.data + 1, PAGE, numa.MPOL_INTERLEAVE, [0])
     assert caught.value.errno in (errno.EINVAL, errno.EPERM, errno.ENOSYS)

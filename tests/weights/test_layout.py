@@ -5,7 +5,9 @@ import shards
 
 from localmoe.errors import CheckpointError, UnsupportedModelError
 from localmoe.hub.checkpoint import Checkpoint, TensorInfo
-from localmoe.weights.layout import ALIGN_BYTES, Layout, plan_layout, resting_bytes
+from localmoe.weights.layout import ALIGN_BYTES, PART_ROWS, Layout, is_vector, plan_layout, resting_bytes
+
+NUM_NODES = [1, 2, 3, 4, 7]
 
 
 @pytest.fixture
@@ -15,41 +17,93 @@ def tensors(tmp_path) -> list[TensorInfo]:
 
 
 def extents(layout: Layout) -> list[tuple[int, int]]:
-    return sorted((place, place + resting_bytes(layout.tensors[name])) for name, place in layout.places.items())
+    spans = [span for name in layout.tensors for span in layout.spans(name) if not is_vector(layout.tensors[name])]
+    vectors = [name for name, tensor in layout.tensors.items() if is_vector(tensor)]
+    places = [(span.offset, span.offset + span.stop - span.start) for span in spans if span.stop > span.start]
+    places += [(layout.places[name], layout.places[name] + resting_bytes(layout.tensors[name])) for name in vectors]
+    return sorted(places)
 
 
-def test_every_tensor_has_its_own_aligned_bytes(tensors):
-    layout = plan_layout(tensors)
-    assert set(layout.places) == {tensor.name for tensor in tensors}
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_every_tensor_has_its_own_aligned_bytes(tensors, num_nodes):
+    layout = plan_layout(tensors, range(num_nodes))
     places = extents(layout)
     assert all(start % ALIGN_BYTES == 0 for start, _ in places)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(places))
-    assert places[-1][1] <= layout.nbytes < sum(resting_bytes(t) for t in tensors) + ALIGN_BYTES * len(tensors)
+    assert places[-1][1] <= layout.nbytes
 
 
-def test_experts_lie_at_a_constant_stride(tensors):
+def test_one_node_takes_hardly_more_than_the_files(tensors):
     layout = plan_layout(tensors)
-    for prefix, experts in layout.experts.items():
-        assert experts.num_experts == shards.EXPERTS
-        assert experts.stride % ALIGN_BYTES == 0
-        for e in range(experts.num_experts):
-            for matrix in ("gate", "up", "down"):
-                name, base = f"{prefix}.{e}.{matrix}_proj.weight", experts.offset + e * experts.stride
-                placement = experts.placement(matrix)
-                assert layout.places[name] == base + placement.offset
-                assert layout.places[f"{name}_scale_inv"] == base + placement.scale_offset
-                assert (placement.rows, placement.cols) == layout.tensors[name].shape
+    assert layout.nbytes < sum(resting_bytes(t) for t in tensors) + ALIGN_BYTES * len(tensors)
+    assert (layout.regions, layout.nodes) == ([], ())
+    assert plan_layout(tensors, [0]) == layout
+
+
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_every_row_lies_in_one_part(tensors, num_nodes):
+    layout = plan_layout(tensors, range(num_nodes))
+    for name, tensor in layout.tensors.items():
+        end = 0
+        for span in layout.spans(name):
+            assert span.start <= end if name.endswith("_scale_inv") else span.start == end
+            end = span.stop
+        assert end == resting_bytes(tensor)
+
+
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_experts_lie_at_a_constant_stride(tensors, num_nodes):
+    layout = plan_layout(tensors, range(num_nodes))
     first, second = layout.experts.values()
-    assert (first.stride, first.gate, first.up, first.down) == (second.stride, second.gate, second.up, second.down)
-    assert second.offset == first.offset + shards.EXPERTS * first.stride
-    assert layout.expert_bytes == second.offset + shards.EXPERTS * second.stride
+    for experts in (first, second):
+        assert (experts.num_experts, len(experts.parts)) == (shards.EXPERTS, num_nodes)
+        assert all(part.stride % ALIGN_BYTES == 0 for part in experts.parts)
+    for one, other in zip(first.parts, second.parts, strict=True):
+        assert (one.stride, one.gate, one.up, one.down) == (other.stride, other.gate, other.up, other.down)
+        assert other.offset == one.offset + shards.EXPERTS * one.stride
+    end = second.parts[-1].offset + shards.EXPERTS * second.parts[-1].stride
+    assert end <= layout.expert_bytes < end + (2 << 20)
+
+
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_rows_are_shared_out_as_evenly_as_can_be(tensors, num_nodes):
+    for experts in plan_layout(tensors, range(num_nodes)).experts.values():
+        for matrix, rows in (("gate", shards.INTER), ("up", shards.INTER), ("down", shards.HIDDEN)):
+            places = [part.placement(matrix) for part in experts.parts]
+            assert [p.first_row for p in places] == [sum(p.rows for p in places[:n]) for n in range(num_nodes)]
+            assert sum(p.rows for p in places) == rows
+            assert max(p.rows for p in places) <= rows / num_nodes + PART_ROWS
+            assert all(p.first_row % PART_ROWS == 0 for p in places if p.rows)
+
+
+def test_scales_lie_with_the_rows_that_need_them_twice_at_a_split(tensors):
+    one, other = plan_layout(tensors, [0, 1]).experts["model.layers.0.mlp.experts"].parts
+    assert (one.gate.rows, other.gate.first_row, other.gate.rows) == (96, 96, 104)  # blocks 0 and 0 to 1
+    assert (one.gate.scale_shape, other.gate.scale_shape) == ((1, 2), (2, 2))
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3, 7])
+def test_each_node_has_one_region_of_whole_pages_and_the_rest_is_for_all(tensors, num_nodes):
+    nodes = tuple(range(0, 2 * num_nodes, 2))
+    layout = plan_layout(tensors, nodes)
+    assert layout.nodes == nodes
+    assert [region.nodes for region in layout.regions] == [*((node,) for node in nodes), nodes]
+    assert [region.start for region in layout.regions] == [0, *(region.stop for region in layout.regions[:-1])]
+    assert layout.regions[-1].stop == layout.nbytes
+    assert all(region.stop % (2 << 20) == 0 for region in layout.regions)
+    for experts in layout.experts.values():
+        for region, part in zip(layout.regions, experts.parts, strict=False):
+            assert region.start <= part.offset
+            assert part.offset + experts.num_experts * part.stride <= region.stop
+    assert all(layout.places[name] >= layout.regions[-1].start for name in layout.places)
 
 
 def test_the_order_of_tensors_does_not_matter_to_experts(tensors):
-    assert plan_layout(reversed(tensors)).experts.keys() == plan_layout(tensors).experts.keys()
-    one, other = plan_layout(tensors), plan_layout(reversed(tensors))
-    assert {e.stride for e in one.experts.values()} == {e.stride for e in other.experts.values()}
-    assert [e.gate for e in one.experts.values()] == [e.gate for e in other.experts.values()]
+    one, other = plan_layout(tensors, [0, 1]), plan_layout(reversed(tensors), [0, 1])
+    assert one.experts.keys() == other.experts.keys()
+    for prefix, experts in one.experts.items():
+        for mine, theirs in zip(experts.parts, other.experts[prefix].parts, strict=True):
+            assert (mine.stride, mine.gate, mine.up, mine.down) == (theirs.stride, theirs.gate, theirs.up, theirs.down)
 
 
 def test_bf16_experts_have_no_scales(tensors):
@@ -59,8 +113,9 @@ def test_bf16_experts_have_no_scales(tensors):
         if not t.name.endswith("_scale_inv")
     ]
     for experts in plan_layout(bf16).experts.values():
-        assert (experts.gate.dtype, experts.gate.scale_offset) == ("bf16", None)
-        assert experts.up.offset == 2 * shards.INTER * shards.HIDDEN
+        (part,) = experts.parts
+        assert (part.gate.dtype, part.gate.scale_offset) == ("bf16", None)
+        assert part.up.offset == 2 * shards.INTER * shards.HIDDEN
 
 
 def changed(tensors: list[TensorInfo], name: str, dtype: str) -> list[TensorInfo]:

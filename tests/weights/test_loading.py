@@ -50,29 +50,77 @@ def test_linears_have_the_checkpoints_own_bytes(checkpoint):
     assert embedding.weight.tobytes() == wanted["model.embed_tokens.weight"]
 
 
-def test_experts_have_the_checkpoints_own_bytes(checkpoint):
-    store, wanted = load(checkpoint, shards.specs()), contents(checkpoint)
+@pytest.fixture(params=["cached", "direct"])
+def small_pieces(request, monkeypatch) -> bool:
+    """Both ways to read, in pieces that are smaller than tensors."""
+    monkeypatch.setattr(loading, "SMALL_BYTES", 0 if request.param == "direct" else 1 << 30)
+    monkeypatch.setattr(loading, "DIRECT_PIECE_BYTES", 4096)
+    monkeypatch.setattr(loading, "CACHED_PIECE_BYTES", 8192)
+    return request.param == "direct"
+
+
+NUM_NODES = [1, 2, 3, 4, 7]
+
+
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_experts_have_the_checkpoints_own_bytes(checkpoint, small_pieces, num_nodes):
+    store, wanted = load(checkpoint, shards.specs(), nodes=range(num_nodes)), contents(checkpoint)
     for layer in range(shards.LAYERS):
         prefix = f"model.layers.{layer}.mlp.experts"
         experts = store.experts(prefix)
-        assert experts.num_experts == len(experts.blob) == shards.EXPERTS
+        assert (experts.num_experts, len(experts.parts)) == (shards.EXPERTS, num_nodes)
         for e in range(shards.EXPERTS):
             for matrix, linear in zip(("gate", "up", "down"), experts.expert(e), strict=True):
                 name = f"{prefix}.{e}.{matrix}_proj.weight"
                 assert linear.weight.shape == checkpoint.tensors[name].shape
                 assert linear.weight.tobytes() == wanted[name]
                 assert linear.scale.tobytes() == wanted[f"{name}_scale_inv"]
-                assert np.shares_memory(linear.weight, experts.blob)
 
 
-def test_matrices_begin_on_256_byte_boundaries(checkpoint):
-    store = load(checkpoint, shards.specs())
-    experts = store.experts("model.layers.0.mlp.experts")
+def test_experts_on_one_node_are_views(checkpoint):
+    experts = load(checkpoint, shards.specs()).experts("model.layers.0.mlp.experts")
+    (part,) = experts.parts
+    assert len(part.blob) == shards.EXPERTS
+    for linear in experts.expert(2):
+        assert np.shares_memory(linear.weight, part.blob)
+        assert np.shares_memory(linear.scale, part.blob)
+
+
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_each_part_has_its_rows_and_the_scales_of_their_blocks(checkpoint, num_nodes):
+    store, wanted = load(checkpoint, shards.specs(), nodes=range(num_nodes)), contents(checkpoint)
+    name = "model.layers.1.mlp.experts"
+    for part in store.experts(name).parts:
+        for e in range(shards.EXPERTS):
+            for matrix, place, linear in zip(
+                ("gate", "up", "down"), (part.gate, part.up, part.down), part.expert(e), strict=True
+            ):
+                tensor = f"{name}.{e}.{matrix}_proj.weight"
+                shape = checkpoint.tensors[tensor].shape
+                weight = np.frombuffer(wanted[tensor], np.uint8).reshape(shape)
+                scale = np.frombuffer(wanted[f"{tensor}_scale_inv"], np.float32).reshape(-1, -(-shape[1] // 128))
+                stop = place.first_row + place.rows
+                assert np.array_equal(linear.weight, weight[place.first_row : stop])
+                blocks = slice(place.first_row // 128, -(-stop // 128) if place.rows else place.first_row // 128)
+                assert np.array_equal(linear.scale, scale[blocks])
+
+
+def test_nodes_that_this_machine_lacks_are_named(checkpoint):
+    store = load(checkpoint, shards.specs(), nodes=[0, 900])
+    assert store.nodes == (0, 900)
+    assert "mbind was refused" in store.notes[-1]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 7])
+def test_matrices_begin_on_256_byte_boundaries(checkpoint, num_nodes):
+    store = load(checkpoint, shards.specs(), nodes=range(num_nodes))
+    parts = store.experts("model.layers.0.mlp.experts").parts
     arrays = [store.linear("model.embed_tokens").weight, store.linear("model.layers.0.self_attn.o_proj").scale]
-    arrays += [array for e in range(3) for linear in experts.expert(e) for array in (linear.weight, linear.scale)]
-    assert {array.ctypes.data % 256 for array in arrays} == {0}
-    assert experts.blob.ctypes.data % (2 << 20) == 0
-    assert experts.blob.strides[0] % 256 == 0
+    linears = [linear for part in parts for e in range(3) for linear in part.expert(e)]
+    arrays += [array for linear in linears for array in (linear.weight, linear.scale)]
+    assert {array.ctypes.data % 256 for array in arrays if array.size} == {0}
+    assert {part.blob.ctypes.data % (2 << 20) for part in parts} == {0}
+    assert {part.blob.strides[0] % 256 for part in parts} == {0}
 
 
 def test_vectors_are_float32(checkpoint):
@@ -85,15 +133,6 @@ def test_vectors_are_float32(checkpoint):
     assert store.vector(bias).tobytes() == wanted[bias]
 
 
-@pytest.fixture(params=["cached", "direct"])
-def small_pieces(request, monkeypatch) -> bool:
-    """Both ways to read, in pieces that are smaller than tensors."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0 if request.param == "direct" else 1 << 30)
-    monkeypatch.setattr(loading, "DIRECT_PIECE_BYTES", 4096)
-    monkeypatch.setattr(loading, "CACHED_PIECE_BYTES", 8192)
-    return request.param == "direct"
-
-
 def test_tensors_arrive_in_pieces(checkpoint, monkeypatch, small_pieces):
     with monkeypatch.context() as usual:
         usual.undo()
@@ -102,7 +141,7 @@ def test_tensors_arrive_in_pieces(checkpoint, monkeypatch, small_pieces):
     assert pieces.is_direct == small_pieces
     for layer in range(shards.LAYERS):
         prefix = f"model.layers.{layer}.mlp.experts"
-        assert np.array_equal(whole.experts(prefix).blob, pieces.experts(prefix).blob)
+        assert np.array_equal(whole.experts(prefix).parts[0].blob, pieces.experts(prefix).parts[0].blob)
     for name, tensor in checkpoint.tensors.items():
         if len(tensor.shape) == 1:
             assert np.array_equal(whole.vector(name), pieces.vector(name))
