@@ -25,9 +25,11 @@ class alignas(64) Countdown {
   // True once all have arrived; false when `cancel` is set first, as the tiles of a cancelled job do not run. The flag
   // must stay set until Pool::run returns.
   bool wait(const Flag* cancel) const {
-    for (int spins = 0; left_.load(std::memory_order_acquire) > 0; ++spins) {
+    int spins = 0;
+    while (left_.load(std::memory_order_acquire) > 0) {
       if (cancel != nullptr && cancel->is_set()) return false;
       if (spins < kSpins) {
+        ++spins;
         _mm_pause();
       } else {
         sched_yield();  // the other worker may be waiting for this CPU

@@ -6,8 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cassert>
-#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
 
 namespace localmoe {
 namespace {
@@ -18,18 +20,22 @@ constexpr int kTileBits = 22;
 constexpr uint64_t kTileMask = (uint64_t{1} << kTileBits) - 1;
 
 uint64_t pack_state(int stage, int num_tiles) {
-  assert(num_tiles <= static_cast<int>(kTileMask));
+  if (num_tiles > static_cast<int>(kTileMask) || stage >= 1 << (64 - 2 * kTileBits)) {
+    std::fputs("localmoe: a job has more stages or tiles than the pool can count\n", stderr);
+    std::abort();
+  }
   return (static_cast<uint64_t>(stage) << (2 * kTileBits)) | (static_cast<uint64_t>(num_tiles) << kTileBits);
 }
 int stage_of(uint64_t state) { return static_cast<int>(state >> (2 * kTileBits)); }
 int num_tiles_of(uint64_t state) { return static_cast<int>((state >> kTileBits) & kTileMask); }
 int next_tile_of(uint64_t state) { return static_cast<int>(state & kTileMask); }
+bool has_tile(uint64_t state) { return next_tile_of(state) < num_tiles_of(state); }
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
-void futex_wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+void futex_wake(std::atomic<uint32_t>& word, int num_waiters) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, num_waiters, nullptr, nullptr, 0);
 }
 
 void pin_to(int cpu) {
@@ -41,21 +47,51 @@ void pin_to(int cpu) {
 }
 
 // Stages follow each other within microseconds, so a worker spins this long before it sleeps.
-constexpr std::chrono::microseconds kSpin{50};
+constexpr int64_t kSpinNs = 50'000;
+
+double load(const std::atomic<int64_t>& ns) { return static_cast<double>(ns.load(std::memory_order_relaxed)); }
 
 }  // namespace
 
-Pool::Pool(const std::vector<int>& cpus) {
-  for (size_t i = 0; i < cpus.size(); ++i) workers_.emplace_back([this, i, cpus] { work(static_cast<int>(i), cpus[i]); });
+Pool::Pool(const std::vector<int>& cpus) : tallies_(cpus.size()) {
+  if (cpus.empty()) throw std::invalid_argument("a pool needs at least one worker");
+  try {
+    for (size_t i = 0; i < cpus.size(); ++i) workers_.emplace_back([this, i, cpu = cpus[i]] { work(static_cast<int>(i), cpu); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
   stopping_.store(true);
-  wake();
+  wake(INT_MAX);
   for (std::thread& worker : workers_) worker.join();
 }
 
-std::array<uint64_t, 2> Pool::tiles() const { return {tiles_[0].load(), tiles_[1].load()}; }
+PoolCounters Pool::counters() const {
+  PoolCounters sum;
+  for (const Tally& tally : tallies_) {
+    sum.busy_s.push_back({1e-9 * load(tally.busy_ns[0]), 1e-9 * load(tally.busy_ns[1])});
+    for (size_t i = 0; i < 2; ++i) {
+      sum.tiles[i] += tally.tiles[i].load(std::memory_order_relaxed);
+      sum.longest_tile_us[i] = std::max(sum.longest_tile_us[i], 1e-3 * load(tally.longest_tile_ns[i]));
+      sum.longest_begin_us[i] = std::max(sum.longest_begin_us[i], 1e-3 * load(tally.longest_begin_ns[i]));
+    }
+  }
+  sum.num_waits = waits_.num();
+  sum.wait_p50_us = 1e-3 * static_cast<double>(waits_.quantile(0.5));
+  sum.wait_p99_us = 1e-3 * static_cast<double>(waits_.quantile(0.99));
+  sum.wait_max_us = 1e-3 * static_cast<double>(waits_.largest());
+  return sum;
+}
+
+void Pool::reset_counters() {
+  for (Tally& tally : tallies_) tally.reset();
+  waits_.reset();
+}
 
 bool Pool::run(Job& job, Urgency urgency, const Flag* cancel) {
   Slot& slot = claim(urgency);
@@ -64,11 +100,9 @@ bool Pool::run(Job& job, Urgency urgency, const Flag* cancel) {
   slot.finished.store(0);
   slot.state.store(0);
   slot.job.store(&job);
-  slot.users.fetch_add(1);
-  advance(slot, job, -1);  // the caller begins the first stage
-  slot.users.fetch_sub(1);
+  advance(slot, static_cast<int>(urgency), job, -1);  // the caller begins the first stage
   while (slot.finished.load() == 0) futex_wait(slot.finished, 0);
-  while (slot.users.load() != 0) _mm_pause();
+  while (slot.users.load() != 0) std::this_thread::yield();  // a worker may look at the job until it has let go
   const bool complete = !slot.cancelled;
   slot.claimed.store(false);
   return complete;
@@ -83,65 +117,83 @@ Pool::Slot& Pool::claim(Urgency urgency) {
   }
 }
 
-void Pool::wake() {
+// Each tile needs one worker at most; those that are awake look for tiles by themselves.
+void Pool::wake(int num_tiles) {
   epoch_.fetch_add(1);
-  if (sleepers_.load() > 0) futex_wake_all(epoch_);
+  if (sleepers_.load() > 0) futex_wake(epoch_, num_tiles);
 }
 
-void Pool::work(int worker, int cpu) {
+void Pool::work(int index, int cpu) {
   pin_to(cpu);
-  auto idle_since = std::chrono::steady_clock::now();
-  bool was_idle = false;
+  Worker self{index};
+  self.free_since_ns = now_ns();
   while (!stopping_.load(std::memory_order_relaxed)) {
-    const uint32_t epoch = epoch_.load();
-    if (take_tile(worker)) {
-      was_idle = false;
-      continue;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (!was_idle) idle_since = now;
-    was_idle = true;
-    if (now - idle_since < kSpin) {
+    const uint32_t epoch = epoch_.load();  // before looking: what comes later changes it
+    if (take_tile(self)) continue;
+    self.is_idle = true;
+    if (now_ns() - self.free_since_ns < kSpinNs) {
       for (int i = 0; i < 16; ++i) _mm_pause();
       continue;
     }
     sleepers_.fetch_add(1);
     if (!stopping_.load()) futex_wait(epoch_, epoch);
     sleepers_.fetch_sub(1);
-    was_idle = false;
+    self.free_since_ns = now_ns();
   }
 }
 
-bool Pool::take_tile(int worker) {
+bool Pool::take_tile(Worker& worker) {
   for (int urgency = 0; urgency < 2; ++urgency) {
     for (Slot& slot : slots_[urgency]) {
-      if (slot.job.load(std::memory_order_relaxed) == nullptr) continue;
+      // Without this look every idle worker would keep writing to the line that the busy ones take tiles from.
+      if (!has_tile(slot.state.load(std::memory_order_relaxed))) continue;
       slot.users.fetch_add(1);
-      const bool taken = take_tile_from(slot, worker);
+      const bool taken = take_tile_from(slot, urgency, worker);
       slot.users.fetch_sub(1);
-      if (taken) {
-        tiles_[urgency].fetch_add(1, std::memory_order_relaxed);
-        return true;
-      }
+      if (taken) return true;
     }
   }
   return false;
 }
 
-bool Pool::take_tile_from(Slot& slot, int worker) {
+bool Pool::take_tile_from(Slot& slot, int urgency, Worker& worker) {
   Job* job = slot.job.load();
   if (job == nullptr) return false;
   uint64_t state = slot.state.load();
   do {
-    if (next_tile_of(state) >= num_tiles_of(state)) return false;
+    if (!has_tile(state)) return false;
   } while (!slot.state.compare_exchange_weak(state, state + 1));
+  const int64_t start = start_tile(slot, urgency, worker);
   // A cancelled job's tiles are still counted down, without running them.
-  if (slot.cancel == nullptr || !slot.cancel->is_set()) job->run_tile(stage_of(state), next_tile_of(state), worker);
-  if (slot.remaining.fetch_sub(1) == 1) advance(slot, *job, stage_of(state));
+  if (slot.cancel == nullptr || !slot.cancel->is_set()) job->run_tile(stage_of(state), next_tile_of(state), worker.index);
+  int64_t end = now_ns();
+  Tally& tally = tallies_[static_cast<size_t>(worker.index)];
+  raise(tally.longest_tile_ns[urgency], end - start);
+  if (slot.remaining.fetch_sub(1) == 1) {
+    advance(slot, urgency, *job, stage_of(state));
+    const int64_t begun = now_ns();
+    raise(tally.longest_begin_ns[urgency], begun - end);
+    end = begun;
+  }
+  tally.tiles[urgency].fetch_add(1, std::memory_order_relaxed);
+  tally.busy_ns[urgency].fetch_add(end - start, std::memory_order_relaxed);
+  worker.is_idle = false;
+  worker.last_urgency = urgency;
+  worker.free_since_ns = end;
   return true;
 }
 
-void Pool::advance(Slot& slot, Job& job, int stage) {
+// When a tile that was just taken starts: in a row of tiles of one class where the one before ended, which saves a look
+// at the clock. Records the wait of an urgent tile for the worker's bulk work.
+int64_t Pool::start_tile(const Slot& slot, int urgency, const Worker& worker) {
+  if (!worker.is_idle && worker.last_urgency == urgency) return worker.free_since_ns;
+  const int64_t now = now_ns();
+  const int64_t published = slot.published_ns.load(std::memory_order_relaxed);
+  if (urgency == 0 && !worker.is_idle && published < worker.free_since_ns) waits_.record(now - published);
+  return now;
+}
+
+void Pool::advance(Slot& slot, int urgency, Job& job, int stage) {
   int num_tiles = 0;
   do {
     slot.cancelled = slot.cancel != nullptr && slot.cancel->is_set();
@@ -150,12 +202,13 @@ void Pool::advance(Slot& slot, Job& job, int stage) {
   if (num_tiles == Job::kEnd) {
     slot.job.store(nullptr);
     slot.finished.store(1);
-    futex_wake_all(slot.finished);
+    futex_wake(slot.finished, 1);
     return;
   }
+  if (urgency == 0) slot.published_ns.store(now_ns(), std::memory_order_relaxed);
   slot.remaining.store(num_tiles);
   slot.state.store(pack_state(stage, num_tiles));
-  wake();
+  wake(num_tiles);
 }
 
 }  // namespace localmoe

@@ -10,11 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "counters.h"
+
 namespace localmoe {
 
 enum class Urgency : int { urgent, bulk };  // decode, prefill
 
-// Set from any thread; looked at before each tile.
+// Set from any thread; looked at before each tile. Cleared only while no job runs under it.
 class Flag {
  public:
   void set() { value_.store(true, std::memory_order_relaxed); }
@@ -25,18 +27,21 @@ class Flag {
   std::atomic<bool> value_{false};
 };
 
+// Has fewer than 2^20 stages, each of fewer than 2^22 tiles.
 class Job {
  public:
   virtual ~Job() = default;
   static constexpr int kEnd = -1;
   // Prepares `stage` on one worker and returns its number of tiles; 0 when there is nothing to do, kEnd past the last.
   virtual int begin(int stage) = 0;
+  // Tiles of a stage are taken in the order of their numbers, and finish in any.
   virtual void run_tile(int stage, int tile, int worker) = 0;
 };
 
 class Pool {
  public:
-  // One worker per entry of `cpus`, pinned to it; an entry of -1 leaves its worker free.
+  // One worker per entry of `cpus`, pinned to it; an entry of -1 leaves its worker free. Throws std::invalid_argument
+  // when `cpus` is empty, std::system_error when a thread cannot be started.
   explicit Pool(const std::vector<int>& cpus);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -46,8 +51,9 @@ class Pool {
   bool run(Job& job, Urgency urgency, const Flag* cancel);
 
   int num_workers() const { return static_cast<int>(workers_.size()); }
-  // Tiles run so far: [urgent, bulk].
-  std::array<uint64_t, 2> tiles() const;
+  // Both may be called while jobs run; they then take in, or leave out, part of what is running.
+  PoolCounters counters() const;
+  void reset_counters();
 
  private:
   static constexpr int kSlots = 8;  // jobs of one urgency at the same time
@@ -60,19 +66,31 @@ class Pool {
     std::atomic<int> remaining{0};   // tiles of the stage that have not finished
     std::atomic<int> users{0};
     std::atomic<uint32_t> finished{0};
+    std::atomic<int64_t> published_ns{0};  // when the stage's tiles became available; urgent jobs only
     const Flag* cancel = nullptr;
     bool cancelled = false;  // written by one worker at the end, read by the caller after `finished`
   };
 
-  void work(int worker, int cpu);
-  bool take_tile(int worker);
-  bool take_tile_from(Slot& slot, int worker);
-  void advance(Slot& slot, Job& job, int stage);
+  // A worker, and what it remembers from one tile to the next.
+  struct Worker {
+    int index;
+    bool is_idle = true;   // looked for a tile since the last one and found none
+    int last_urgency = 0;  // of the last tile
+    int64_t free_since_ns = 0;  // the end of the last tile, or of sleep
+  };
+
+  void work(int index, int cpu);
+  bool take_tile(Worker& worker);
+  bool take_tile_from(Slot& slot, int urgency, Worker& worker);
+  int64_t start_tile(const Slot& slot, int urgency, const Worker& worker);
+  void advance(Slot& slot, int urgency, Job& job, int stage);
   Slot& claim(Urgency urgency);
-  void wake();
+  void wake(int num_tiles);
+  void stop();
 
   std::array<std::array<Slot, kSlots>, 2> slots_;
-  std::array<std::atomic<uint64_t>, 2> tiles_{};
+  Histogram waits_;
+  std::vector<Tally> tallies_;  // one per worker
   alignas(64) std::atomic<uint32_t> epoch_{0};  // changes whenever there is something new to take
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stopping_{false};

@@ -43,11 +43,13 @@ def test_rates_are_compared_in_pairs(monkeypatch, folder):
     monkeypatch.setattr(suite, "_in_a_process", lambda folder, most: MEASURED)
     ears = Ears()
     rate, first, memory = suite.measure(str(folder), ears)
-    assert (rate.suite, rate.case, rate.metric, rate.unit) == ("load", "rate", "gb_s", "GB/s")
+    assert (rate.suite, rate.case, rate.metric, rate.unit) == ("load", "load", "gb_s", "GB/s")
     assert (rate.value, rate.reference, rate.ratio) == (0.9, 1.0, pytest.approx(0.9))
-    assert (first.case, first.value, first.ratio) == ("first-rate", 3.0, 3.0)
-    assert (memory.case, memory.value) == ("peak-memory", 4.1)
-    assert memory.ratio == pytest.approx(4.1e9 / (4e9 + (1 << 30)))
+    assert (first.case, first.value, first.ratio) == ("load-first", 3.0, 3.0)
+    assert rate.against == first.against == "the disk's direct reads"
+    assert (memory.case, memory.unit, memory.reference) == ("load-peak", "MiB", 1024)
+    assert memory.value == pytest.approx(1e8 / (1 << 20))
+    assert memory.ratio == pytest.approx(memory.value / 1024)
     assert ears.warned == []
     assert "the fastest direct reads: 2 threads" in ears.heard
 
@@ -63,9 +65,9 @@ def test_memory_that_comes_slowly_is_said(monkeypatch, folder):
 def test_a_model_that_is_not_read_directly_has_no_rate_and_that_is_said(folder):
     ears = Ears()
     (memory,) = suite.measure(str(folder), ears)
-    assert memory.case == "peak-memory"
+    assert memory.case == "load-peak"
     assert 0 < memory.ratio < 1
-    assert any("rate is left out: weights were read through the page cache" in text for text in ears.warned)
+    assert any("load is left out: weights were read through the page cache" in text for text in ears.warned)
 
 
 def test_all_of_it_is_found(monkeypatch, folder):
@@ -77,6 +79,12 @@ def test_all_of_it_is_found(monkeypatch, folder):
     assert len(found.pairs) == 2
     assert min(found.first_rate, *(rate for pair in found.pairs for rate in pair)) > 0
     assert found.peak_bytes > found.file_bytes
+
+
+def test_the_peak_counts_what_was_there_and_is_gone():
+    before = suite.peak_bytes()
+    np.ones(200 << 20, np.uint8)
+    assert suite.peak_bytes() > before + (100 << 20)
 
 
 def test_slow_disks_end_after_a_pair(monkeypatch, folder):

@@ -1,22 +1,26 @@
 """Suites prefill and decode: prompts of a known length, read and continued by the engine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from localmoe.bench.arithmetic import fma_peak
+from localmoe.bench.kernel_program import Workers
+from localmoe.bench.kernels import make_workers
 from localmoe.bench.prompts import prompt_of
-from localmoe.bench.rows import Listener, Row
+from localmoe.bench.rows import Listener, Row, compared
 from localmoe.chat.message import Conversation, Message
-from localmoe.engine.request import EngineFace, Request, Sampling
+from localmoe.engine.request import EngineFace, EngineInfo, Request, Sampling
 from localmoe.errors import LocalmoeError
 from localmoe.events import Failed, Finished
+from localmoe.settings import Settings
 
 PREFILL_TOKENS = (512, 2048)
 DECODE_TOKENS = (128, 8192)
 NUM_DECODED = 64
-REPEATS = 3
-CASE_S = 100.0  # no further repeat is begun after this
+REPEATS = 5
+ROUNDS_S = {"prefill": 180.0, "decode": 240.0}  # no further round is begun after this
 # An answer is cut off after this, and what was measured of it counts: with the other cases it keeps to ten minutes.
 ANSWER_S = {"prefill": 200.0, "decode": 420.0}
 # Tokens as they fall: greedy decoding would circle through a few of them, and their experts stay in caches.
@@ -45,6 +49,14 @@ class Case:
         return self.num_tokens + self.num_decoded + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What was measured one right after the other: tokens per second of each case, and the cores' FLOP/s then."""
+
+    rates: Mapping[Case, float]
+    peak: float | None
+
+
 CASES = {
     "prefill": tuple(Case("prefill", n, 1) for n in PREFILL_TOKENS),
     "decode": tuple(Case("decode", n, NUM_DECODED) for n in DECODE_TOKENS),
@@ -57,31 +69,68 @@ def context_for(suites: tuple[str, ...]) -> int:
 
 
 def measure(engine: EngineFace, suite: str, listener: Listener) -> Iterator[Row]:
-    """The suite's rows. A longer case has the shortest one for a reference."""
+    """The suite's rows. The longer case has the shorter one for a reference."""
     _warm_up(engine)
-    first: float | None = None
+    rounds = _rounds(engine, _cases(engine, suite, listener), _workers(engine.info), listener)
+    first: Row | None = None
     for case in CASES[suite]:
-        if case.context > engine.info.context_limit:
-            listener.warn(f"{case.name} is left out: the model's context holds {engine.info.context_limit:,} tokens")
-            continue
-        listener.progress(f"{case.name} with {engine.info.model}")
-        try:
-            value = median(_rates(engine, case))
-        except NotMeasuredError as reason:
-            listener.warn(f"{case.name} is left out: {reason}")
-            continue
-        ratio = None if first is None else value / first
-        yield Row(suite, case.name, "tok_s", value, "tok/s", first, ratio, engine.info.isa)
-        first = value if first is None else first
+        if rates := [known.rates[case] for known in rounds if case in known.rates]:
+            row = Row(suite, case.name, "tok_s", median(rates), "tok/s", isa=engine.info.isa)
+            yield row if first is None else compared(row, first.value, first.case)
+            first = first or row
+    if suite == "decode":
+        yield from added_rows(engine.info, rounds)
 
 
-def _rates(engine: EngineFace, case: Case) -> list[float]:
-    """Tokens per second, a few times over."""
-    start_s, rates = time.monotonic(), list[float]()
-    rate = _prefill_rate if case.suite == "prefill" else _decode_rate
-    while len(rates) < REPEATS and (not rates or time.monotonic() - start_s < CASE_S):
-        rates.append(rate(engine, case, len(rates)))
-    return rates
+def added_rows(info: EngineInfo, rounds: Sequence[Round]) -> Iterator[Row]:
+    """What the longer context adds to a step, beside the time that it takes at the FMA peak: lower is better.
+
+    Scores and sums over the latents of the tokens that the longer case has more: nothing else of a step grows.
+    """
+    short, long = CASES["decode"]
+    whole = [known for known in rounds if known.peak and len(known.rates) == len(CASES["decode"])]
+    if not whole:
+        return
+    flops = info.attention_flops * (long.num_tokens - short.num_tokens)
+    added_ms = median(1e3 / known.rates[long] - 1e3 / known.rates[short] for known in whole)
+    least_ms = median(1e3 * flops / known.peak for known in whole if known.peak)
+    row = Row("decode", f"{long.name}-added", "ms", added_ms, "ms", isa=info.isa)
+    yield compared(row, least_ms, "attention FLOPs / FMA peak")
+
+
+def _cases(engine: EngineFace, suite: str, listener: Listener) -> list[Case]:
+    """Those that the model's context holds."""
+    limit = engine.info.context_limit
+    for case in CASES[suite]:
+        if case.context > limit:
+            listener.warn(f"{case.name} is left out: the model's context holds {limit:,} tokens")
+    return [case for case in CASES[suite] if case.context <= limit]
+
+
+def _rounds(engine: EngineFace, cases: list[Case], workers: Workers | None, listener: Listener) -> list[Round]:
+    """All cases in turn, a few times over: whatever else the machine does hits them all."""
+    start_s, rounds = time.monotonic(), list[Round]()
+    while cases and len(rounds) < REPEATS and (not rounds or time.monotonic() - start_s < ROUNDS_S[cases[0].suite]):
+        rates: dict[Case, float] = {}
+        for case in cases:
+            listener.progress(f"{case.name} with {engine.info.model}")
+            try:
+                rates[case] = _rate(engine, case, len(rounds))
+            except NotMeasuredError as reason:
+                listener.warn(f"{case.name} is left out{f' of round {len(rounds) + 1}' * bool(rounds)}: {reason}")
+        rounds.append(Round(rates, fma_peak(workers) if workers else None))
+        cases = [case for case in cases if case in rates]
+    return rounds
+
+
+def _workers(info: EngineInfo) -> Workers | None:
+    """As many as the engine's, on its target; None where nothing is computed."""
+    return make_workers(Settings(isa=info.isa, threads=info.num_threads)) if info.attention_flops else None
+
+
+def _rate(engine: EngineFace, case: Case, repeat: int) -> float:
+    """Tokens per second."""
+    return _prefill_rate(engine, case, repeat) if case.suite == "prefill" else _decode_rate(engine, case, repeat)
 
 
 def _prefill_rate(engine: EngineFace, case: Case, repeat: int) -> float:
@@ -95,7 +144,7 @@ def _decode_rate(engine: EngineFace, case: Case, repeat: int) -> float:
     """The same prompt each time: it is read once, and what follows differs with the seed."""
     prompt = prompt_of(engine, case.num_tokens, seed=0)
     for attempt in range(4):  # a model may end its answer early
-        finished = _answer(engine, prompt, "decode", case, 10 * repeat + attempt)
+        finished = _answer(engine, prompt, case.name, case, 10 * repeat + attempt)
         if finished.completion_tokens >= case.num_decoded // 4 or finished.reason == "cancelled":
             return _known(finished.decode_tok_s, case)
     raise NotMeasuredError("the model ends its answers after a few tokens")

@@ -1,6 +1,6 @@
 """Rows and the report that they make."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 
@@ -18,7 +18,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `reference` was measured in the same run; `ratio` is value / reference."""
+    """One figure. `reference` was measured in the same run, or is allowed; `ratio` is value / reference."""
 
     suite: str
     case: str
@@ -28,43 +28,58 @@ class Row:
     reference: float | None = None
     ratio: float | None = None
     isa: str | None = None  # what computed it; None: no kernel did
+    against: str | None = None  # what the reference is
+
+
+def compared(row: Row, reference: float, against: str) -> Row:
+    """`row` beside `reference`, in the same unit."""
+    return replace(row, reference=reference, ratio=row.value / reference, against=against)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows of a run, with what they were measured on."""
+    """All rows of a run, with what they were measured on. `num_threads` worked on each row that has an isa."""
 
     machine: dict[str, Any]
     model: str | None
     plan: dict[str, Any] | None
     rows: tuple[Row, ...]
+    num_threads: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
 
     def to_table(self) -> str:
-        """For people, within 80 columns: what was measured on, then the rows."""
-        head = f"{'suite':<9} {'case':<17} {'value':<18} {'reference':>9} {'ratio':>8}  kernels"
-        lines = [self._title()[:80], "", head, *map(_line, self.rows)]
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        """For people, within 80 columns: what was measured on, then the rows, then what the references are."""
+        head = f"{'suite':<8} {'case':<18} {'value':<14} {'reference':>11} {'ratio':>7}  kernels"
+        marks = _marks(self.rows)
+        lines = [self._title()[:80], "", head, *(_line(row, marks) for row in self.rows)]
+        notes = [f"{mark} {against}" for against, mark in marks.items()]
+        return "\n".join(line.rstrip() for line in (*lines, *([""] if notes else []), *notes)) + "\n"
 
     def _title(self) -> str:
         cpu, cores = self.machine["cpu"]["model"] or "unknown CPU", self.machine["limits"]["usable_cores"]
-        parts = [
-            cpu,
-            f"{cores} core{'s' * (cores > 1)}",
-            self.model,
-            self.plan and f"{self.plan['num_threads']} threads",
-        ]
+        parts = [cpu, _counted(cores, "core"), self.model, _counted(self.num_threads, "thread")]
         return " · ".join(part for part in parts if part)
 
 
-def _line(row: Row) -> str:
-    reference = "" if row.reference is None else _figure(row.reference)
+def _marks(rows: tuple[Row, ...]) -> dict[str, str]:
+    """A letter for each kind of reference, in the order of the rows."""
+    kinds = dict.fromkeys(row.against for row in rows if row.against)
+    return {kind: chr(ord("a") + n) for n, kind in enumerate(kinds)}
+
+
+def _line(row: Row, marks: dict[str, str]) -> str:
+    mark = marks.get(row.against or "", " ")
+    reference = "" if row.reference is None else f"{_figure(row.reference)} {mark}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     value = f"{_figure(row.value)} {row.unit}"
-    return f"{row.suite:<9} {row.case:<17} {value:<18} {reference:>9} {ratio:>8}  {row.isa or ''}"
+    return f"{row.suite:<8} {row.case:<18} {value:<14} {reference:>11} {ratio:>7}  {row.isa or ''}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
 
 
 def _figure(value: float) -> str:

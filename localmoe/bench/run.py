@@ -21,19 +21,22 @@ SUITES = ("kernels", "load", "prefill", "decode", "startup")
 def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) -> Report:
     """Measures `suites`, in their order."""
     machine = probe(paths={"bench": cache_dir()}).to_json()
+    model = settings.model if _names_model(settings) else None
     rows: list[Row] = []
     info: EngineInfo | None = None
     if "kernels" in suites:
         rows += kernels.measure(settings, listener)
     if "load" in suites:
-        rows += load.measure(settings.model if _names_model(settings) else None, listener)
+        rows += load.measure(model, listener)
     if answered := tuple(suite for suite in suites if suite in answers.CASES):
         with closing(_open(answered, settings, listener)) as engine:
             info = engine.info
             rows += _answered(engine, answered, listener)
     if "startup" in suites:
-        rows += startup.measure(settings.model if _names_model(settings) else None, listener)
-    return Report(machine, info.model if info else None, plan_json(info) if info else None, tuple(rows))
+        rows += startup.measure(model, listener)
+    num_threads = info.num_threads if info else kernels.num_workers(settings)
+    plan = plan_json(info) if info else None
+    return Report(machine, info.model if info else model, plan, tuple(rows), num_threads)
 
 
 def parse_suites(names: str) -> tuple[str, ...]:

@@ -48,17 +48,18 @@ def measure(model: str | None, listener: Listener) -> Iterator[Row]:
     """The rows `help` and `first-paint`; without a `model`, the chat opens as it does for anybody."""
     arguments = ("chat", "-m", model) if model else ()
     listener.progress("help: localmoe --help and a bare typer program, in turn")
-    yield _row("help", lambda: help_s(LOCALMOE), lambda: help_s(BARE_TYPER))
+    yield _row("help", lambda: help_s(LOCALMOE), lambda: help_s(BARE_TYPER), "a bare typer program")
     listener.progress("first-paint: the chat and a bare Textual program, in turn")
-    yield _row("first-paint", lambda: paint_s(LOCALMOE, *arguments), lambda: paint_s(BARE_TEXTUAL))
+    bare = "a bare Textual program"
+    yield _row("first-paint", lambda: paint_s(LOCALMOE, *arguments), lambda: paint_s(BARE_TEXTUAL), bare)
 
 
-def _row(case: str, ours: Callable[[], float], bare: Callable[[], float]) -> Row:
+def _row(case: str, ours: Callable[[], float], bare: Callable[[], float], against: str) -> Row:
     """Medians in seconds; the ratio is the median of the pairs' ratios."""
     ours(), bare()  # what is read from disk for the first time is not what is measured
     pairs = [(ours(), bare()) for _ in range(NUM_PAIRS[case])]
     value, reference = (median(side) for side in zip(*pairs, strict=True))
-    return Row("startup", case, "s", value, "s", reference, median(a / b for a, b in pairs))
+    return Row("startup", case, "s", value, "s", reference, median(a / b for a, b in pairs), against=against)
 
 
 def help_s(program: str) -> float:

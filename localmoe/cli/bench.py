@@ -2,18 +2,26 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from localmoe.cli.streams import Aside, to_stdout
 from localmoe.settings import load_settings
 
 
-def bench(suites: str, flags: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints the report; what is being measured shows on stderr."""
+def bench(suites: str, flags: Mapping[str, Any], *, as_json: bool, csv: Path | None = None) -> None:
+    """Prints the report and adds its rows to `csv`; what is being measured shows on stderr."""
     from localmoe.bench.run import parse_suites, run_suites
+    from localmoe.bench.sheet import Sheet
 
-    report = run_suites(parse_suites(suites), load_settings(flags), Watcher())
-    to_stdout(json.dumps(report.to_json()) + "\n" if as_json else report.to_table())
+    wanted = parse_suites(suites)
+    sheet = Sheet(csv) if csv else None  # refused before minutes of measuring
+    report = run_suites(wanted, load_settings(flags), Watcher())
+    try:
+        if sheet:
+            sheet.append(report)
+    finally:
+        to_stdout(json.dumps(report.to_json()) + "\n" if as_json else report.to_table())
 
 
 class Watcher:

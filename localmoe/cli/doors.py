@@ -1,5 +1,6 @@
 """The commands and their options. Rooms are imported when a door opens, so that `--help` is quick."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -120,8 +121,9 @@ def bench_door(
     model: Model = None,
     threads: Threads = None,
     json: Json = False,
+    csv: Annotated[Path | None, typer.Option(help="Add the rows to this file.", metavar="FILE")] = None,
 ) -> None:
     """Measure this machine, beside a reference in the same run."""
     from localmoe.cli.bench import bench
 
-    bench(suite, {"model": model, "threads": threads}, as_json=json)
+    bench(suite, {"model": model, "threads": threads}, as_json=json, csv=csv)

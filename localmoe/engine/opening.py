@@ -138,6 +138,7 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
         load_s=time.monotonic() - start_s,
         plan=(*plan.reasons, *store.notes, f"prompts are written in {template.why}"),
         sampling=sampling,
+        attention_flops=config.attention_flops(),
     )
     return Opened(network, tokenizer, template, plan, info, settings, stop_ids, backend.new_flag)
 

@@ -5,12 +5,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localmoe.hub.checkpoint import Checkpoint, TensorSpec
 from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.tensors import expected_tensors
 from localmoe.weights.arena import Arena
 from localmoe.weights.load import load
 from localmoe.weights.store import Store
+
+
+def weight_memory(nbytes: int) -> NDArray[np.uint8]:
+    """[nbytes] bytes of memory as a model's weights have it: large pages, spread over the NUMA nodes."""
+    return Arena(nbytes).view(0, nbytes)
 
 
 class WeightReader:

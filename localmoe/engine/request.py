@@ -45,6 +45,7 @@ class EngineInfo:
     load_s: float
     plan: tuple[str, ...]  # one sentence per decision
     sampling: Sampling  # the model's own defaults
+    attention_flops: int = 0  # that each token of context adds to a decode step; 0: nothing is computed
 
 
 class Handle(Protocol):

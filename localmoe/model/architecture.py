@@ -89,6 +89,10 @@ class ModelConfig:
         routed = self.num_moe_layers * self.top_k * self._ffn_params(self.moe_inter)
         return embeddings + dense + routed + self._common_params()
 
+    def attention_flops(self) -> int:
+        """What each token of context adds to a decode step: scores and sums over latents, for every head and layer."""
+        return 2 * self.num_heads * (2 * self.kv_lora_rank + self.rope_dim) * self.num_layers
+
     def _ffn_params(self, inter: int) -> int:
         return 3 * self.hidden * inter
 

@@ -6,17 +6,30 @@
 
 constexpr int kPrefetchBytes = 1024;  // ahead in each stream
 
+// How gemv reads activations and weights of type W, and multiplies: by FMA. A target that has something better
+// specialises this in a file before this one.
+template <class W>
+struct Products {
+  using Weights = Vec;
+  static constexpr int kStep = kGroup;   // columns decoded together
+  static constexpr int kWidth = kLanes;  // columns in one Weights
+  // 32 activations as add() reads them, in the room of 32 floats.
+  static KERNEL_INLINE void prepare(const float* x, float* out) {
+    KERNEL_UNROLL for (int i = 0; i < kGroup; ++i) out[i] = x[W::order(i)] * W::kUnit;
+  }
+  static KERNEL_INLINE void load_group(const typename W::Element* p, Vec (&out)[kGroupVecs]) { W::load_group(p, out); }
+  static KERNEL_INLINE Vec add(Vec weights, const float* x, Vec sum) { return fma(weights, load(x), sum); }
+};
+
 void gemv_prepare(const float* x, int n, WeightType type, float* out) {
   with_weights(type, [&](auto weights) {
-    using W = decltype(weights);
+    using P = Products<decltype(weights)>;
     int k = 0;
-    for (; k + kGroup <= n; k += kGroup) {
-      KERNEL_UNROLL for (int i = 0; i < kGroup; ++i) out[k + i] = x[k + W::order(i)] * W::kUnit;
-    }
-    for (; k < padded(n); ++k) {
-      const int from = k / kGroup * kGroup + W::order(k % kGroup);
-      out[k] = from < n ? x[from] * W::kUnit : 0.0f;
-    }
+    for (; k + kGroup <= n; k += kGroup) P::prepare(x + k, out + k);
+    if (k == n) return;
+    float tail[kGroup] = {};
+    __builtin_memcpy(tail, x + k, static_cast<size_t>(n - k) * sizeof *x);
+    P::prepare(tail, out + k);
   });
 }
 
@@ -32,16 +45,17 @@ KERNEL_INLINE void clear(Sums<Rows, Tokens>& sums) {
   }
 }
 
-// sums += one group of 32 columns; row r of the weights is at p + r * stride, the activations at x[t] + k.
-template <class W, int Rows, int Tokens>
+// sums += a group of columns; row r of the weights is at p + r * stride, the activations at x[t] + k.
+template <class W, int Columns, int Rows, int Tokens>
 KERNEL_INLINE void add_group(Sums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
                              const float* const* x, int k) {
+  using P = Products<W>;
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-    Vec weights[kGroupVecs];
-    W::load_group(p + r * stride, weights);
-    KERNEL_UNROLL for (int i = 0; i < kGroupVecs; ++i) {
+    typename P::Weights weights[Columns / P::kWidth];
+    P::load_group(p + r * stride, weights);
+    KERNEL_UNROLL for (int i = 0; i < Columns / P::kWidth; ++i) {
       KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) {
-        sums.of[r][t] = fma(weights[i], load(x[t] + k + i * kLanes), sums.of[r][t]);
+        sums.of[r][t] = P::add(weights[i], x[t] + k + i * P::kWidth, sums.of[r][t]);
       }
     }
   }
@@ -53,13 +67,14 @@ void add_tail(Sums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t 
               int k) {
   typename W::Element group[Rows][kGroup] = {};
   for (int r = 0; r < Rows; ++r) __builtin_memcpy(group[r], p + r * stride, static_cast<size_t>(n) * sizeof *p);
-  add_group<W>(sums, group[0], kGroup, x, k);
+  add_group<W, kGroup>(sums, group[0], kGroup, x, k);
 }
 
 // Rows row, row + step, ...: `Rows` streams far apart, each of which goes straight through memory as row counts up.
 template <class W, int Rows, int Tokens>
 void gemv_rows(const Matrix& w, int row, int step, const float* const* tokens, float* const* y) {
   constexpr int kLineElements = kLine / static_cast<int>(sizeof(typename W::Element));
+  constexpr int kStep = Products<W>::kStep;
   const float* x[Tokens];
   for (int t = 0; t < Tokens; ++t) x[t] = tokens[t];
   const typename W::Element* p = row_of<W>(w, row);
@@ -71,11 +86,17 @@ void gemv_rows(const Matrix& w, int row, int step, const float* const* tokens, f
     Sums<Rows, Tokens> sums;
     clear(sums);
     int k = block;
-    for (; k + kGroup <= end; k += kGroup) {
+    for (; k + kStep <= end; k += kStep) {
       if (k % kLineElements == 0) {
         KERNEL_UNROLL for (int r = 0; r < Rows; ++r) prefetch(p + r * stride + k + kPrefetchBytes / sizeof *p);
       }
-      add_group<W>(sums, p + k, stride, x, k);
+      add_group<W, kStep>(sums, p + k, stride, x, k);
+    }
+    if constexpr (kStep > kGroup) {
+      if (k + kGroup <= end) {
+        add_group<W, kGroup>(sums, p + k, stride, x, k);
+        k += kGroup;
+      }
     }
     if (k < end) add_tail<W>(sums, p + k, stride, end - k, x, k);
     KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {

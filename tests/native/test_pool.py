@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -28,14 +29,14 @@ class Pages:
     pages = np.zeros(1, np.int32)
 
 
-def deep_program(pool, num_rows, num_layers=30):
-    """x, times W again and again: many short stages that depend on each other."""
-    w, x = Weight(64, 64), np.random.default_rng(1).standard_normal((num_rows, 64)).astype(np.float32)
+def deep_program(pool, num_rows, num_layers=30, width=64):
+    """x, times W again and again: many stages that depend on each other, short ones when W is small."""
+    w, x = Weight(width, width), np.random.default_rng(1).standard_normal((num_rows, width)).astype(np.float32)
 
     def network(ops):
         value = ops.input(x)
         for _ in range(num_layers):
-            value = ops.rms_norm(ops.linear(value, w), np.ones(64, np.float32), 1e-6)
+            value = ops.rms_norm(ops.linear(value, w), np.ones(width, np.float32), 1e-6)
         return value
 
     return CpuProgram(network, num_rows, pool)
@@ -64,7 +65,7 @@ def test_jobs_of_both_classes_do_not_disturb_each_other(num_workers):
     for thread in threads:
         thread.join()
     assert not wrong
-    assert all(pool.tiles)
+    assert all(pool.counters().tiles)
 
 
 def test_a_cancelled_job_ends_at_once_and_the_next_one_is_whole():
@@ -92,6 +93,51 @@ def test_a_flag_set_before_stops_everything():
         run(deep_program(native.Pool([-1]), 1), 1, cancel=flag)
 
 
+def test_an_urgent_tile_waits_for_one_bulk_tile_at_most():
+    pool, cancel = native.Pool([-1, -1]), native.Flag()
+    urgent, bulk = deep_program(pool, 1), deep_program(pool, 40, width=1024)  # 22 tiles of 100 us a stage
+
+    def read():
+        with suppress(CancelledError):
+            while True:
+                run(bulk, 40, urgent=False, cancel=cancel)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        while pool.counters().num_waits < 60:
+            run(urgent, 1)
+    finally:
+        cancel.set()
+        reader.join()
+    counters = pool.counters()
+    mean_us = 1e6 * sum(bulk_s for _, bulk_s in counters.busy_s) / counters.tiles[1]
+    # Half a tile when tiles are interrupted at random; the rest of a stage would be 5 tiles and more.
+    assert counters.wait_p50_us <= mean_us
+    # What the machine does with our threads in the meantime stretches tiles and waits alike.
+    assert counters.wait_p99_us <= counters.longest_tile_us[1] + counters.longest_begin_us[1]
+
+
+def test_counters_count_each_class_until_they_are_reset():
+    pool = native.Pool([-1])
+    fresh = pool.counters()
+    assert fresh.tiles == [0, 0]
+    assert (fresh.num_waits, fresh.wait_p50_us, fresh.wait_p99_us, fresh.wait_max_us) == (0, 0, 0, 0)
+    since = time.perf_counter()
+    run(deep_program(pool, 1, 10), 1)
+    elapsed_s = time.perf_counter() - since
+    used = pool.counters()
+    num_tiles, busy_s = used.tiles[0], used.busy_s[0][0]
+    assert num_tiles >= 10
+    assert used.tiles[1] == used.busy_s[0][1] == used.longest_tile_us[1] == used.num_waits == 0
+    assert 0 < used.longest_tile_us[0] <= 1e6 * busy_s <= 1e6 * elapsed_s
+    run(deep_program(pool, 1, 10), 1)
+    assert pool.counters().tiles[0] == 2 * num_tiles
+    pool.reset_counters()
+    reset = pool.counters()
+    assert reset.tiles == reset.longest_tile_us == reset.longest_begin_us == reset.busy_s[0] == [0, 0]
+
+
 def test_idle_workers_sleep():
     pool = native.Pool([-1] * 4)
     run(deep_program(pool, 1), 1)
@@ -104,6 +150,11 @@ def test_idle_workers_sleep():
 def test_pools_come_and_go():
     for n in range(30):
         run(deep_program(native.Pool([-1] * (1 + n % 4)), 1, 5), 1)
+
+
+def test_a_pool_without_workers_is_refused():
+    with pytest.raises(ValueError, match="at least one worker"):
+        native.Pool([])
 
 
 def test_an_unknown_target_is_refused():

@@ -1,0 +1,79 @@
+"""Kernels that arithmetic limits, beside the cores' FMA peak: chains in registers, by the same threads."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from localmoe import _native as native
+from localmoe.bench.kernel_program import KernelProgram, Timed, Workers, codes, scales
+from localmoe.bench.pairs import in_turn
+from localmoe.bench.rows import Listener, Row
+from localmoe.bench.shapes import Shapes
+
+AGAINST = "FMA peak"
+MOST_HEADS = 128
+
+
+def measure(workers: Workers, shapes: Shapes, listener: Listener) -> Iterator[Row]:
+    """Attention and GEMMs."""
+    yield from _prompt_rows(workers, shapes, listener)
+    yield from _token_rows(workers, shapes, listener)
+    yield from _gemm_rows(workers, shapes, listener)
+
+
+def fma_peak(workers: Workers) -> float:
+    """FLOP/s of all workers."""
+    return float(native.fma_flops(workers.pool, workers.target))
+
+
+def _prompt_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row]:
+    """A prompt's attention to itself: all of it at once, and its last chunk alone.
+
+    What counts is what a causal prompt needs: scores and sums of each token over itself and those before it, and
+    keys and values of the whole context, once a call.
+    """
+    heads = min(MOST_HEADS, max(s.few_heads, 2 * workers.pool.num_workers))
+    for case, tokens in (("attention-4k", s.context), ("attention-4k-chunk", s.chunk)):
+        listener.progress(f"{case}: {tokens:,} tokens of {s.context:,}")
+        start = s.context - tokens
+        keys_read = tokens * start + tokens * (tokens + 1) // 2
+        flops = 2.0 * heads * (keys_read * (s.nope + s.rope + s.value) + s.context * s.rank * (s.nope + s.value))
+        yield _row(case, flops, workers, s, _attention(workers, s, heads, tokens, start))
+
+
+def _token_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row]:
+    """One token's attention over the latent cache: scores and sums over latents, and kv_b on both sides."""
+    for case, heads, context in (("attend-4k", s.heads, s.context), ("attend-8k", s.few_heads, 2 * s.context)):
+        listener.progress(f"{case}: one token over {context:,}")
+        flops = 2.0 * heads * (context * (2 * s.rank + s.rope) + s.rank * (s.nope + s.value))
+        yield _row(case, flops, workers, s, _attention(workers, s, heads, 1, context - 1))
+
+
+def _attention(workers: Workers, s: Shapes, heads: int, num_tokens: int, start: int) -> Timed:
+    """`num_tokens` after `start` cached ones."""
+    program = KernelProgram(workers, num_tokens)
+    q, out = program.input(heads * (s.nope + s.rope)), program.rows(heads * s.value)
+    pages = -(-(start + num_tokens) // 64)
+    cache = np.random.default_rng(0).standard_normal((pages, 64, s.rank + s.rope), np.float32)
+    kv_b = codes(heads * (s.nope + s.value), s.rank)
+    shape = native.MlaShape(heads, s.nope, s.rope, s.value, s.rank, (s.nope + s.rope) ** -0.5)
+    program.recorded.mla_attention(q, cache, kv_b, scales(*kv_b.shape), shape, out)
+    return program.ready(start)
+
+
+def _gemm_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row]:
+    """Many tokens through FP8 matrices."""
+    for num_tokens in s.gemm_tokens:
+        case = f"gemm-{num_tokens}"
+        listener.progress(f"{case}: {num_tokens} tokens, FP8")
+        program = KernelProgram(workers, num_tokens)
+        matrices = codes(max(1, 384 // num_tokens), s.inter, s.hidden)
+        x, y, scale = program.input(s.hidden), program.rows(s.inter), scales(s.inter, s.hidden)
+        for matrix in matrices:
+            program.recorded.linear(x, matrix, scale, y)
+        yield _row(case, 2.0 * num_tokens * matrices.size, workers, s, program.ready())
+
+
+def _row(case: str, flops: float, workers: Workers, s: Shapes, timed: Timed) -> Row:
+    value, peak, ratio = in_turn(lambda _: flops / timed.seconds(), lambda _: fma_peak(workers), s.num_pairs)
+    return Row("kernels", case, "gflop_s", value / 1e9, "GFLOP/s", peak / 1e9, ratio, workers.target, AGAINST)
