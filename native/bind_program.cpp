@@ -95,7 +95,9 @@ void require_experts(const std::vector<ExpertPart>& parts, int hidden) {
   const int inter = require_whole(parts, &ExpertPart::gate, hidden);
   require(inter >= 1 && require_whole(parts, &ExpertPart::up, hidden) == inter && require_whole(parts, &ExpertPart::down, inter) == hidden,
           "the experts' shapes do not fit together");
-  for (const ExpertPart& part : parts) require(part.up.shape.rows == part.gate.shape.rows, "a part has the same rows of gate and up");
+  for (const ExpertPart& part : parts) {
+    require(part.up.shape.rows == part.gate.shape.rows && part.up.shape.type == part.gate.shape.type, "a part has the same rows of gate and up");
+  }
 }
 
 // An ExpertPart with the array that it points into.

@@ -80,11 +80,15 @@ struct Kernels {
 
   // GEMM. pack writes [padded(cols)][16]: 1..16 token rows side by side, zeros for missing tokens and padding.
   void (*pack)(const float* const* x, int num_tokens, int cols, float* out);
-  // out[strip][row - row0][16] for row in [row0, row1), at most 48 rows, over num_strips packed strips laid one after
-  // the other (padded(cols) * 16 floats each). out's strips are out_stride floats apart. Weights are decoded panel by
-  // panel into scratch (gemm_scratch_floats() floats).
-  void (*gemm)(const Matrix& w, int row0, int row1, const float* packed, int num_strips, float* out, ptrdiff_t out_stride,
-               float* scratch);
+  // out[strip][row - row0][16] for row in [row0, row1), at most 48 rows, over the packed strips of num_tokens tokens,
+  // laid one after the other (padded(cols) * 16 floats each). out's strips are out_stride floats apart; of the last
+  // one only its tokens' places, or half of the strip, are sure to be written. Weights are decoded panel by panel into
+  // scratch (gemm_scratch_floats() floats).
+  void (*gemm)(const Matrix& w, int row0, int row1, const float* packed, int num_tokens, float* out,
+               ptrdiff_t out_stride, float* scratch);
+  // The same rows of two matrices of one type and shape, at most 24: out[strip] has the first's, then the second's.
+  void (*gemm_pair)(const Matrix& first, const Matrix& second, int row0, int row1, const float* packed, int num_tokens,
+                    float* out, ptrdiff_t out_stride, float* scratch);
   // y[t][col0 + r] = c[r][t] for r < rows, t < num_tokens (<= 16).
   void (*unpack)(const float* c, int rows, int num_tokens, float* const* y, int col0);
   size_t (*gemm_scratch_floats)();

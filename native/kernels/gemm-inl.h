@@ -4,13 +4,13 @@ constexpr int kStripVecs = kStrip / kLanes;
 constexpr int kPanel = 128;                   // columns decoded at once: a panel and a strip's part of it stay in L1
 constexpr int kPanelStride = kPanel + 16;     // floats; not a power of two, which would pile rows onto few cache sets
 
-// c[r][0..16) (+)= sum over k of a[r][k] * b[k][0..16), for Rows rows.
-template <int Rows>
+// c[r][0..Vecs * kLanes) (+)= sum over k of a[r][k] * b[k][0..Vecs * kLanes), for Rows rows.
+template <int Rows, int Vecs>
 KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, const float* b, ptrdiff_t b_stride, int n, float* c,
                                 ptrdiff_t c_stride, bool accumulate) {
-  Vec sum[Rows][kStripVecs];
+  Vec sum[Rows][Vecs];
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[r][i] = zeros();
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[r][i] = zeros();
   }
   const float* rows[(Rows + 2) / 3];  // every third row: one address reaches those one and two strides behind
   KERNEL_UNROLL for (int r = 0; r < Rows; r += 3) {
@@ -18,33 +18,42 @@ KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, const float*
     asm("" : "+r"(rows[r / 3]));  // or the compiler makes all of one pointer and more offsets than registers
   }
   for (int k = 0; k < n; ++k, b += b_stride) {
-    Vec right[kStripVecs];
-    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) right[i] = load(b + i * kLanes);
+    Vec right[Vecs];
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) right[i] = load(b + i * kLanes);
     KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
       const Vec left = splat(rows[r / 3][r % 3 * a_stride + k]);
-      KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[r][i] = fma(left, right[i], sum[r][i]);
+      KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[r][i] = fma(left, right[i], sum[r][i]);
     }
   }
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) {
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) {
       float* out = c + r * c_stride + i * kLanes;
       store(out, accumulate ? load(out) + sum[r][i] : sum[r][i]);
     }
   }
 }
 
+// Rows of a micro-kernel of so many vectors: as many sums as fill the registers.
+constexpr int micro_rows(int vecs) { return kMicroRows * kStripVecs / vecs; }
+
 // The same for any number of rows, in blocks as even as can be: a block of one or two rows cannot fill the FMA units.
-void multiply(const float* a, ptrdiff_t a_stride, int rows, const float* b, ptrdiff_t b_stride, int n, float* c,
-              ptrdiff_t c_stride, bool accumulate) {
-  for (int blocks = (rows + kMicroRows - 1) / kMicroRows; blocks > 0; --blocks) {
+template <int Vecs>
+void multiply_vecs(const float* a, ptrdiff_t a_stride, int rows, const float* b, ptrdiff_t b_stride, int n, float* c,
+                   ptrdiff_t c_stride, bool accumulate) {
+  for (int blocks = (rows + micro_rows(Vecs) - 1) / micro_rows(Vecs); blocks > 0; --blocks) {
     const int block = (rows + blocks - 1) / blocks;
-    with_count<kMicroRows>(block, [&](auto count) {
-      micro_kernel<decltype(count)::value>(a, a_stride, b, b_stride, n, c, c_stride, accumulate);
+    with_count<micro_rows(Vecs)>(block, [&](auto count) {
+      micro_kernel<decltype(count)::value, Vecs>(a, a_stride, b, b_stride, n, c, c_stride, accumulate);
     });
     a += block * a_stride;
     c += block * c_stride;
     rows -= block;
   }
+}
+
+void multiply(const float* a, ptrdiff_t a_stride, int rows, const float* b, ptrdiff_t b_stride, int n, float* c,
+              ptrdiff_t c_stride, bool accumulate) {
+  multiply_vecs<kStripVecs>(a, a_stride, rows, b, b_stride, n, c, c_stride, accumulate);
 }
 
 // Columns [k, k + kLanes) of x's rows side by side, the missing rows zero.
@@ -95,27 +104,55 @@ void decode_panel(const Matrix& w, int row0, int row1, int col, int n, float* sc
 
 // One panel times one strip, while the same panel of the strip behind comes closer: at 7168 columns, 70 tokens outgrow
 // L2.
+template <int Vecs>
 void multiply_panel(const float* panel, int rows, const float* strip, const float* next_strip, int n, float* out,
                     bool accumulate) {
-  const int lines = (n * kMicroRows + rows - 1) / rows;  // of the next strip, for each block of rows
-  for (int r = 0; r < rows; r += kMicroRows) {
-    for (int i = 0; i < lines; ++i) prefetch(next_strip + (r / kMicroRows * lines + i) * kStrip);
-    multiply(panel + r * kPanelStride, kPanelStride, smaller(kMicroRows, rows - r), strip, kStrip, n, out + r * kStrip,
-             kStrip, accumulate);
+  constexpr int kRows = micro_rows(Vecs);
+  const int lines = (n * kRows + rows - 1) / rows;  // of the next strip, for each block of rows
+  for (int r = 0; r < rows; r += kRows) {
+    for (int i = 0; i < lines; ++i) prefetch(next_strip + (r / kRows * lines + i) * kStrip);
+    multiply_vecs<Vecs>(panel + r * kPanelStride, kPanelStride, smaller(kRows, rows - r), strip, kStrip, n,
+                        out + r * kStrip, kStrip, accumulate);
   }
 }
 
-void gemm(const Matrix& w, int row0, int row1, const float* packed, int num_strips, float* out, ptrdiff_t out_stride,
-          float* scratch) {
-  const ptrdiff_t strip_floats = static_cast<ptrdiff_t>(padded(w.cols)) * kStrip;
-  with_weights(w.type, [&](auto weights) {
-    for (int col = 0; col < w.cols; col += kPanel) {
-      const int n = smaller(kPanel, w.cols - col);
-      decode_panel<decltype(weights)>(w, row0, row1, col, n, scratch);
-      const float* strip = packed + static_cast<ptrdiff_t>(col) * kStrip;
-      for (int s = 0; s < num_strips; ++s, strip += strip_floats) {
-        multiply_panel(scratch, row1 - row0, strip, strip + strip_floats, n, out + s * out_stride, col > 0);
+// The matrices' rows lie one after the other in a panel, and so in each strip of `out`.
+template <class W, int Matrices>
+void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const float* packed, int num_tokens,
+                   float* out, ptrdiff_t out_stride, float* scratch) {
+  constexpr int kHalf = kStripVecs > 1 ? kStripVecs / 2 : 1;
+  const int cols = w[0]->cols;
+  const int rows = (row1 - row0) * Matrices;
+  const ptrdiff_t strip_floats = static_cast<ptrdiff_t>(padded(cols)) * kStrip;
+  for (int col = 0; col < cols; col += kPanel) {
+    const int n = smaller(kPanel, cols - col);
+    for (int m = 0; m < Matrices; ++m) {
+      decode_panel<W>(*w[m], row0, row1, col, n, scratch + m * (row1 - row0) * kPanelStride);
+    }
+    const float* strip = packed + static_cast<ptrdiff_t>(col) * kStrip;
+    float* c = out;
+    for (int left = num_tokens; left > 0; left -= kStrip, strip += strip_floats, c += out_stride) {
+      if (left <= kHalf * kLanes) {
+        multiply_panel<kHalf>(scratch, rows, strip, strip + strip_floats, n, c, col > 0);
+      } else {
+        multiply_panel<kStripVecs>(scratch, rows, strip, strip + strip_floats, n, c, col > 0);
       }
     }
+  }
+}
+
+void gemm(const Matrix& w, int row0, int row1, const float* packed, int num_tokens, float* out, ptrdiff_t out_stride,
+          float* scratch) {
+  const Matrix* const matrices[] = {&w};
+  with_weights(w.type, [&](auto weights) {
+    gemm_matrices<decltype(weights)>(matrices, row0, row1, packed, num_tokens, out, out_stride, scratch);
+  });
+}
+
+void gemm_pair(const Matrix& first, const Matrix& second, int row0, int row1, const float* packed, int num_tokens,
+               float* out, ptrdiff_t out_stride, float* scratch) {
+  const Matrix* const matrices[] = {&first, &second};
+  with_weights(first.type, [&](auto weights) {
+    gemm_matrices<decltype(weights)>(matrices, row0, row1, packed, num_tokens, out, out_stride, scratch);
   });
 }

@@ -14,6 +14,7 @@ constexpr Kernels make_table(const char* name) {
   table.gevm = gevm;
   table.pack = pack;
   table.gemm = gemm;
+  table.gemm_pair = gemm_pair;
   table.unpack = unpack;
   table.gemm_scratch_floats = gemm_scratch_floats;
   table.attend_latent = attend_latent;

@@ -31,6 +31,12 @@ constexpr int kMaxTileRows = 256;  // rows of a GEMV tile: bounds the workers' s
 constexpr int kPieceCols = 2048;   // of a token, prepared for gemv at once
 constexpr ptrdiff_t kTile = kGemmRows * kStrip;
 
+// Rows of gate and of up in a GEMM tile: few where rows are long, but a product of fewer than 36 in all is slow.
+int pair_rows(int cols, int strips) {
+  constexpr int kMultiplyAdds = 10'000'000;  // about 250 us at 40 GMAC/s
+  return std::clamp(kMultiplyAdds / (2 * kStrip * strips * std::max(1, cols)) / 6 * 6, 18, kGemmRows / 2);
+}
+
 // Some strips of one chosen expert (none: the GEMV path) and its first tile among those of a phase and part.
 struct Unit {
   int used;
@@ -100,7 +106,7 @@ class ExpertsOp : public Op {
 
   size_t worker_floats(int /*max_tokens*/, const Kernels& kernels) const override {
     const size_t strips = static_cast<size_t>(std::max(gemm_tile_strips(gate_), gemm_tile_strips(down_)));
-    return std::max<size_t>(kernels.gemm_scratch_floats() + 2 * strips * kTile, 2 * kMaxGemvTokens * kMaxTileRows);
+    return std::max<size_t>(kernels.gemm_scratch_floats() + strips * kTile, 2 * kMaxGemvTokens * kMaxTileRows);
   }
 
  private:
@@ -134,12 +140,12 @@ class ExpertsOp : public Op {
 
   void plan_gate_up(const Run& run) {
     const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(gate_, run.num_workers, kPartRows));
-    plan_units(kGateUp, &ExpertPart::gate, gate_, gemv_rows, gated_);
+    plan_units(kGateUp, &ExpertPart::gate, gemv_rows, gated_);
   }
 
   void plan_down(const Run& run) {
     const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(down_, run.num_workers, 8));
-    plan_units(kDown, &ExpertPart::down, down_, gemv_rows, done_);
+    plan_units(kDown, &ExpertPart::down, gemv_rows, done_);
     tickets_.set(kSum, 0, rows_);
   }
 
@@ -152,7 +158,7 @@ class ExpertsOp : public Op {
   }
 
   // The units of a phase and their tiles, in each part; `left` gets each expert's number of them.
-  void plan_units(Phase phase, ExpertMatrix ExpertPart::*matrix, const Matrix& shape, int gemv_rows, std::vector<Countdown>& left) {
+  void plan_units(Phase phase, ExpertMatrix ExpertPart::*matrix, int gemv_rows, std::vector<Countdown>& left) {
     std::vector<int> tiles_of(slots_.used.size(), 0);
     for (int p = 0; p < num_parts(); ++p) {
       std::vector<Unit>& units = units_[phase == kDown][index(p)];
@@ -160,8 +166,13 @@ class ExpertsOp : public Op {
       units.clear();
       int tiles = 0;
       for (int u = 0; u < static_cast<int>(slots_.used.size()); ++u) {
+        const size_t first = units.size();
+        add_units(units, u, phase, gemv_rows);
         const int before = tiles;
-        add_units(units, u, shape, gemv_rows, rows, tiles);
+        for (size_t i = first; i < units.size(); ++i) {
+          units[i].first_tile = tiles;
+          tiles += ceil_div(rows, units[i].tile_rows);
+        }
         tiles_of[index(u)] += tiles - before;
       }
       tickets_.set(phase, p, tiles);
@@ -169,21 +180,22 @@ class ExpertsOp : public Op {
     for (size_t u = 0; u < tiles_of.size(); ++u) left[index(slots_.used[u].expert)].set(tiles_of[u]);
   }
 
-  void add_units(std::vector<Unit>& units, int u, const Matrix& shape, int gemv_rows, int rows, int& tiles) const {
+  void add_units(std::vector<Unit>& units, int u, Phase phase, int gemv_rows) const {
     const Used& used = slots_.used[index(u)];
+    if (!used.is_packed()) return units.push_back({u, -1, 0, gemv_rows, 0});
     const int strips = used.num_strips();
-    const int step = strips == 0 ? 0 : ceil_div(strips, ceil_div(strips, gemm_tile_strips(shape)));
-    const int tile_rows = strips == 0 ? gemv_rows : kGemmRows;
-    for (int s = 0; s == 0 || s < strips; s += step) {
-      units.push_back({u, used.strip0 + s, std::min(step, strips - s), tile_rows, tiles});
-      tiles += ceil_div(rows, tile_rows);
-      if (step == 0) break;
-    }
+    const int step = ceil_div(strips, ceil_div(strips, gemm_tile_strips(phase == kGateUp ? gate_ : down_)));
+    const int gemm_rows = phase == kGateUp ? pair_rows(hidden_, step) : kGemmRows;
+    for (int s = 0; s < strips; s += step) units.push_back({u, used.strip0 + s, std::min(step, strips - s), gemm_rows, 0});
   }
 
   const Unit& unit_of(int phase, const Tickets::Tile& tile) const {
     const std::vector<Unit>& units = units_[index(phase)][index(tile.part)];
     return *(std::upper_bound(units.begin(), units.end(), tile.index, [](int t, const Unit& u) { return t < u.first_tile; }) - 1);
+  }
+
+  static int tokens_of(const Used& used, const Unit& unit) {
+    return std::min(unit.strips * kStrip, used.count - (unit.strip0 - used.strip0) * kStrip);
   }
 
   void make_operand(Run& run, int tile) {
@@ -241,10 +253,8 @@ class ExpertsOp : public Op {
   void gate_up_gemm(Run& run, const ExpertPart& part, const Unit& unit, int row0, int row1, int worker) {
     const Used& used = slots_.used[index(unit.used)];
     float* scratch = run.scratch_of(worker);
-    float* gate = scratch + run.kernels->gemm_scratch_floats();
-    float* up = gate + unit.strips * kTile;
-    run.kernels->gemm(part.at(part.gate, used.expert), row0, row1, x_strip(unit.strip0), unit.strips, gate, kTile, scratch);
-    run.kernels->gemm(part.at(part.up, used.expert), row0, row1, x_strip(unit.strip0), unit.strips, up, kTile, scratch);
+    float* c = scratch + run.kernels->gemm_scratch_floats();  // of each strip: rows of gate, then of up
+    run.kernels->gemm_pair(part.at(part.gate, used.expert), part.at(part.up, used.expert), row0, row1, x_strip(unit.strip0), tokens_of(used, unit), c, kTile, scratch);
     const int first_row = part.gate.first_row + row0;
     const int n = row1 - row0;
     for (int s = 0; s < unit.strips; ++s) {
@@ -252,7 +262,7 @@ class ExpertsOp : public Op {
       std::array<float, kStrip> weights{};
       std::copy_n(slots_.weight.begin() + used.first + first, std::min(kStrip, used.count - first), weights.begin());
       float* h = h_strip(unit.strip0 + s) + first_row * kStrip;
-      run.kernels->silu_mul(gate + s * kTile, up + s * kTile, h, n * kStrip);
+      run.kernels->silu_mul(c + s * kTile, c + s * kTile + n * kStrip, h, n * kStrip);
       for (int i = 0; i < n * kStrip; ++i) h[i] *= weights[index(i % kStrip)];
       if (first_row + n == inter_) std::fill(h + n * kStrip, h_strip(unit.strip0 + s) + h_floats() * kStrip, 0.0F);
     }
@@ -306,7 +316,7 @@ class ExpertsOp : public Op {
     const Used& used = slots_.used[index(unit.used)];
     float* scratch = run.scratch_of(worker);
     float* c = scratch + run.kernels->gemm_scratch_floats();
-    run.kernels->gemm(part.at(part.down, used.expert), row0, row1, h_strip(unit.strip0), unit.strips, c, kTile, scratch);
+    run.kernels->gemm(part.at(part.down, used.expert), row0, row1, h_strip(unit.strip0), tokens_of(used, unit), c, kTile, scratch);
     for (int s = 0; s < unit.strips; ++s) {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
       std::array<float*, kStrip> y{};

@@ -95,7 +95,8 @@ class LinearOp : public Op {
     const size_t strip_floats = static_cast<size_t>(padded(w_.cols)) * kStrip;
     float* c = run.scratch_of(worker) + run.kernels->gemm_scratch_floats();
     constexpr ptrdiff_t kOut = kGemmRows * kStrip;
-    run.kernels->gemm(w_, row0, row1, run.scratch + strip_floats * static_cast<size_t>(strip0), strips, c, kOut, run.scratch_of(worker));
+    const int tokens = std::min(strips * kStrip, x_.count(run) - strip0 * kStrip);
+    run.kernels->gemm(w_, row0, row1, run.scratch + strip_floats * static_cast<size_t>(strip0), tokens, c, kOut, run.scratch_of(worker));
     for (int s = 0; s < strips; ++s) {
       std::array<float*, kStrip> y{};
       const int first = (strip0 + s) * kStrip;

@@ -43,7 +43,7 @@ def test_the_number_of_threads_changes_nothing(case):
     assert (runs[0] == runs[1]).all()
 
 
-@pytest.mark.parametrize("name", ["v3", "bf16"])
+@pytest.mark.parametrize("name", ["v3", "moonlight"])
 def test_the_number_of_nodes_changes_nothing(name, tmp_path_factory):
     """Bit by bit, wherever the workers are."""
     one = parity.case_of(name, tmp_path_factory)

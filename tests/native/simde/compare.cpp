@@ -149,9 +149,14 @@ void compare_gemm(const Matrix& m, int rows, int tokens, const std::string& at) 
     for (int s = 0; s < strips; ++s) {
       k.pack(&in[s * kStrip], std::min(kStrip, tokens - s * kStrip), m.cols, &packed[s * packed_strip]);
     }
-    k.gemm(m, 3, 3 + rows, packed.data(), strips, out.data(), out_strip, scratch.data());
+    k.gemm(m, 3, 3 + rows, packed.data(), tokens, out.data(), out_strip, scratch.data());
     for (int s = 0; s < strips; ++s) {
       k.unpack(&out[s * out_strip], rows, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], 3);
+    }
+    const int half = std::min(rows / 2, 24);
+    k.gemm_pair(m, m, 3, 3 + half, packed.data(), tokens, out.data(), out_strip, scratch.data());
+    for (int s = 0; s < strips; ++s) {
+      k.unpack(&out[s * out_strip + half * kStrip], half, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], 3);
     }
     return y;
   });
@@ -163,7 +168,7 @@ void compare_products() {
       const Weights w(70, cols, type);
       const std::string at = " tokens, " + std::to_string(cols) + " columns of type " + std::to_string(static_cast<int>(type));
       compare_vectors(w.matrix, at);
-      for (const int tokens : {1, 15, 16, 40}) compare_gemm(w.matrix, tokens + 8, tokens, at);
+      for (const int tokens : {1, 15, 16, 24, 40}) compare_gemm(w.matrix, tokens + 8, tokens, at);
     }
   }
 }
