@@ -16,9 +16,11 @@ std::vector<Target> targets() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
   return {{&kScalarKernels, &kScalarMeasures, true},
           {&kAvx2Kernels, &kAvx2Measures, avx2},
-          {&kAvx512Kernels, &kAvx512Measures, avx512}};
+          {&kAvx512Kernels, &kAvx512Measures, avx512},
+          {&kAvx512Bf16Kernels, &kAvx512Bf16Measures, avx512_bf16}};
 }
 
 Target select(const std::string& name) {

@@ -69,8 +69,8 @@ struct Kernels {
   void (*bf16_to_f32)(const uint16_t* x, float* out, int n);
   void (*f32_to_bf16)(const float* x, uint16_t* out, int n);  // round to nearest even
 
-  // GEMV for 1..8 tokens. gemv_prepare writes padded(n) floats: x in the order and scale in which gemv reads it,
-  // zeros behind. It works on pieces too: preparing columns [a, b) with a a multiple of 32 writes out + a only.
+  // GEMV for 1..8 tokens. gemv_prepare fills the room of padded(n) floats: x in the form in which gemv reads it, zeros
+  // behind. It works on pieces too: preparing columns [a, b) with a a multiple of 32 writes out + a only.
   void (*gemv_prepare)(const float* x, int n, WeightType type, float* out);
   // y[t][row] for row in [row0, row1): weights decoded once for all tokens. x[t] as gemv_prepare left it.
   void (*gemv)(const Matrix& w, int row0, int row1, const float* const* x, int num_tokens, float* const* y);
@@ -104,5 +104,6 @@ struct Kernels {
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Bf16Kernels;
 
 }  // namespace localmoe

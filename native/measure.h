@@ -18,5 +18,6 @@ struct Measures {
 extern const Measures kScalarMeasures;
 extern const Measures kAvx2Measures;
 extern const Measures kAvx512Measures;
+extern const Measures kAvx512Bf16Measures;
 
 }  // namespace localmoe

@@ -114,6 +114,11 @@ def same(ours, truth, bar=BAR):
     assert error <= bar, f"{error:.1e}"
 
 
+def bar_of_products(target, kind, tokens):
+    """On avx512_bf16 up to 8 tokens' activations are two BF16 terms, which leave out at most 2^-17 of each."""
+    return BAR + 2**-17 if target == "avx512_bf16" and kind != "f32" and tokens <= 8 else BAR
+
+
 @pytest.fixture(params=TARGETS)
 def target(request):
     return request.param
@@ -126,7 +131,7 @@ def test_linear(target, kind, rows, cols):
     for tokens in NUM_TOKENS:
         x = normal(tokens, cols, seed=tokens)
         ours = cpu(lambda ops, x=x: ops.linear(ops.input(x), w), tokens, target)
-        same(ours, reference(tokens).linear(torch.from_numpy(x), w))
+        same(ours, reference(tokens).linear(torch.from_numpy(x), w), bar_of_products(target, kind, tokens))
 
 
 @pytest.mark.parametrize("tokens", [1, 9])
@@ -149,7 +154,7 @@ def test_linear_keeps_its_accuracy_at_any_magnitude(target, magnitude):
     for tokens in (1, 12):
         x = normal(tokens, 200) * np.float32(magnitude)
         ours = cpu(lambda ops, x=x: ops.linear(ops.input(x), w), tokens, target)
-        same(ours, reference(tokens).linear(torch.from_numpy(x), w))
+        same(ours, reference(tokens).linear(torch.from_numpy(x), w), bar_of_products(target, "fp8", tokens))
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 33, 256, 7168])
@@ -239,7 +244,8 @@ def test_experts(target, kind, hidden, inter, tokens):
     ours = cpu(lambda o: o.experts(o.input(x), o.route(o.input(logits), router), experts), tokens, target)
     ops = reference(tokens)
     routing = ops.route(torch.from_numpy(logits), router)
-    same(ours, ops.experts(torch.from_numpy(x), Routing(routing.ids, routing.weights), experts))
+    bar = bar_of_products(target, kind, 1)  # an expert of many may have a few
+    same(ours, ops.experts(torch.from_numpy(x), Routing(routing.ids, routing.weights), experts), bar)
 
 
 SPLITS = {"v3-like": (7168 // 8, 200), "v2-lite": (512, 1408), "tiny": (96, 50)}

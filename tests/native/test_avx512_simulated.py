@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "native"
 FLAGS = ("-std=c++20", "-O1", "-w", "-ffp-contract=off", f"-I{NATIVE}")
 SIMULATED = (f"-I{HERE / 'simde'}", f"-I{simde_py.get_include()}")  # first of all: it has an immintrin.h
+TARGETS = ["avx512", "avx512_bf16"]
 
 
 def compile_object(source: Path, out: Path, *flags: str) -> Path:
@@ -20,16 +21,23 @@ def compile_object(source: Path, out: Path, *flags: str) -> Path:
     return out
 
 
-@pytest.mark.timeout(900)
-def test_every_op_and_shape_agrees_with_scalar(tmp_path):
-    sources = [
-        (NATIVE / "targets/avx512.cpp", tmp_path / "avx512.o", *SIMULATED),
-        (NATIVE / "targets/scalar.cpp", tmp_path / "scalar.o"),
-        (HERE / "simde/compare.cpp", tmp_path / "compare.o", "-DTARGET=kAvx512Kernels"),
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Compares a simulated target with scalar."""
+    folder = tmp_path_factory.mktemp("simulated")
+    sources = [(NATIVE / f"targets/{target}.cpp", folder / f"{target}.o", *SIMULATED) for target in TARGETS]
+    sources += [
+        (NATIVE / "targets/scalar.cpp", folder / "scalar.o"),
+        (HERE / "simde/compare.cpp", folder / "compare.o"),
     ]
     with ThreadPoolExecutor(2) as workers:
         objects = list(workers.map(lambda args: compile_object(*args), sources))
-    program = tmp_path / "compare"
-    subprocess.run(["g++", *map(str, objects), "-o", str(program)], check=True)
-    done = subprocess.run([program], capture_output=True, text=True)
+    subprocess.run(["g++", *map(str, objects), "-o", str(folder / "compare")], check=True)
+    return folder / "compare"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_op_and_shape_agrees_with_scalar(program, target):
+    done = subprocess.run([program, target], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] or done.returncode

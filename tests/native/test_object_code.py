@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from localmoe.settings import KERNEL_TARGETS
+
 NATIVE = Path(__file__).parents[2] / "native"
 CMAKE = (NATIVE / "CMakeLists.txt").read_text()
 BASELINE = ["targets/scalar.cpp", *(str(p.relative_to(NATIVE)) for p in sorted(NATIVE.glob("ops/*.cpp")))]
 BASELINE += ["isa.cpp", "pool.cpp", "program.cpp"]
 AVX = r"^v[a-z]|[yz]mm"  # mnemonics of AVX and all later vectors start with v
 AVX512 = r"zmm|%k[0-7]|[xy]mm(1[6-9]|2\d|3[01])\b|\{1to\d+\}"
-LATER = r"^(vdpbf16ps|vperm[it]2b|vpermb|vpdp\w+|vcvtne\w*bf16|vfmadd\w+ph|v(add|mul)ph|tile\w+)\b"
+BF16 = r"^(vdpbf16ps|vcvtne\w*bf16)\b"
+VBMI = r"^(vperm[it]2b|vpermb|vpmultishiftqb)\b"
+# VNNI, FP16, AMX; IFMA, VBMI2, bit algorithms, GFNI and the vector ciphers.
+LATER = (
+    r"^(vpdp\w+|vfn?m(add|sub)\w+[ps]h|v(add|sub|mul|div|max|min|sqrt|rcp|getexp|reduce|rndscale)[ps]h|vcvt(?!ps2ph\b)\w+2phx?|vmovw"
+    r"|tile\w+|tdp\w+|vpmadd52\w+|vp(compress|expand)[bw]|vpsh[lr]d\w+|vpopcnt\w+|vpshufbitqmb|vgf2p8\w+|vaes\w+|vpclmul\w+)\b"
+)
 
 
 def flags_of(name: str) -> list[str]:
@@ -44,7 +52,7 @@ def test_the_baseline_is_free_of_avx(source, tmp_path):
 
 def test_only_targets_are_compiled_for_more_than_the_baseline():
     wide = re.findall(r"set_source_files_properties\((\S+) PROPERTIES COMPILE_OPTIONS", CMAKE)
-    assert wide == ["targets/avx2.cpp", "targets/avx512.cpp"]
+    assert wide == ["targets/avx2.cpp", "targets/avx512.cpp", "targets/avx512_bf16.cpp"]
     assert not [
         line
         for line in CMAKE.splitlines()
@@ -64,4 +72,20 @@ def test_avx512_converts_and_multiplies_sixteen_at_a_time(tmp_path):
     assert having(r"^vcvtph2ps.*%zmm", code)
     assert having(r"^vfmadd.*%zmm", code)
     assert having(r"^vfmadd.*\{1to16\}", code)  # the micro-kernel's left side
+    assert having(f"{BF16}|{VBMI}|{LATER}", code) == []
+
+
+def test_avx512_bf16_looks_codes_up_and_multiplies_pairs(tmp_path):
+    code = instructions_of("targets/avx512_bf16.cpp", tmp_path, *flags_of("AVX512_BF16"))
+    assert having(r"^vdpbf16ps.*%zmm", code)
+    assert having(r"^vperm[it]2b.*%zmm", code)
+    assert having(r"^vfmadd.*\{1to16\}", code)  # the rest is as in avx512
     assert having(LATER, code) == []
+
+
+def test_the_settings_name_every_target_and_the_selection_knows_them():
+    names = {path: re.findall(r'make_table\("(\w+)"\)', path.read_text()) for path in NATIVE.glob("targets/*.cpp")}
+    assert all(len(found) == 1 for found in names.values())
+    assert sorted(name for (name,) in names.values()) == sorted(KERNEL_TARGETS)
+    tables = re.findall(r"\{&(k\w+)Kernels, &\1Measures", (NATIVE / "isa.cpp").read_text())
+    assert [re.sub("^k", "", table).lower() for table in tables] == [name.replace("_", "") for name in KERNEL_TARGETS]

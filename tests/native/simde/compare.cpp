@@ -1,4 +1,5 @@
-// Every kernel of the table TARGET against the scalar one, over odd shapes. Prints what differs; exits with 1 if any does.
+// Every kernel of the target that the argument names against the scalar one, over odd shapes. Prints what differs; exits
+// with 1 if any does.
 #include "kernels.h"
 
 #include <algorithm>
@@ -17,8 +18,14 @@ namespace {
 using Floats = std::vector<float>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();  // where nothing may be written
 constexpr double kBar = 2e-6;                                    // relative; FP32 sums in another order
+// Where an activation is two BF16 terms: BF16's 8 significant bits leave out at most 2^-8 of x's power of two, and the
+// second term at most 2^-9 of that, so each product is off by at most 2^-17 of itself. The errors are independent, so a
+// sum is off by no more than that of its own norm.
+constexpr double kSplit = 0x1p-17;
 constexpr WeightType kTypes[] = {WeightType::fp8, WeightType::bf16, WeightType::f32};
-const Kernels& kOurs = TARGET;
+constexpr const Kernels* kSimulated[] = {&kAvx512Kernels, &kAvx512Bf16Kernels};
+
+Kernels ours;
 
 int failures = 0;
 std::mt19937 random_bits(1);
@@ -32,17 +39,19 @@ Floats normal(size_t n) {
 
 Floats nothing(size_t n) { return Floats(n, kNan); }
 
-void same(const std::string& what, const Floats& ours, const Floats& truth) {
+bool is_split(WeightType type) { return !std::strcmp(ours.name, "avx512_bf16") && type != WeightType::f32; }
+
+void same(const std::string& what, const Floats& found, const Floats& truth, double bar) {
   double error = 0;
   double norm = 1e-60;
   bool outside = false;
   for (size_t i = 0; i < truth.size(); ++i) {
-    outside |= std::isnan(ours[i]) != std::isnan(truth[i]);
+    outside |= std::isnan(found[i]) != std::isnan(truth[i]);
     if (std::isnan(truth[i])) continue;
-    error += std::pow(static_cast<double>(ours[i]) - truth[i], 2);
+    error += std::pow(static_cast<double>(found[i]) - truth[i], 2);
     norm += std::pow(static_cast<double>(truth[i]), 2);
   }
-  if (!outside && std::sqrt(error / norm) <= kBar) return;
+  if (!outside && std::sqrt(error / norm) <= bar) return;
   ++failures;
   std::printf("%s differs: %.1e%s\n", what.c_str(), std::sqrt(error / norm), outside ? ", or writes elsewhere" : "");
 }
@@ -76,8 +85,8 @@ std::vector<T*> rows_of(T* data, int num, size_t n) {
 }
 
 template <class Run>
-void compare(const std::string& what, Run run) {
-  same(what, run(kOurs), run(kScalarKernels));
+void compare(const std::string& what, Run run, double bar = kBar) {
+  same(what, run(ours), run(kScalarKernels), bar);
 }
 
 void compare_rows() {
@@ -118,11 +127,16 @@ void compare_vectors(const Matrix& m, const std::string& at) {
     compare("gemv" + what, [&](const Kernels& k) {
       Floats prepared = nothing(static_cast<size_t>(tokens) * padded(m.cols));
       Floats y = nothing(static_cast<size_t>(tokens) * m.rows);
-      for (int t = 0; t < tokens; ++t) k.gemv_prepare(&x[t * m.cols], m.cols, m.type, &prepared[t * padded(m.cols)]);
+      for (int t = 0; t < tokens; ++t) {
+        float* out = &prepared[t * padded(m.cols)];
+        const int piece = t % 2 ? std::min(m.cols, 96) : m.cols;
+        k.gemv_prepare(&x[t * m.cols], piece, m.type, out);
+        if (piece < m.cols) k.gemv_prepare(&x[t * m.cols + piece], m.cols - piece, m.type, out + piece);
+      }
       const auto rows = rows_of<const float>(prepared.data(), tokens, padded(m.cols));
       k.gemv(m, row0, row1, rows.data(), tokens, rows_of(y.data(), tokens, m.rows).data());
       return y;
-    });
+    }, is_split(m.type) ? kBar + kSplit : kBar);
     const Floats down = normal(static_cast<size_t>(tokens) * (row1 - row0));
     compare("gevm" + what, [&](const Kernels& k) {
       Floats y = nothing(static_cast<size_t>(tokens) * m.cols);
@@ -164,7 +178,7 @@ void compare_gemm(const Matrix& m, int rows, int tokens, const std::string& at) 
 
 void compare_products() {
   for (const WeightType type : kTypes) {
-    for (const int cols : {1, 15, 33, 129, 200, 576}) {
+    for (const int cols : {1, 15, 33, 129, 200, 237, 576}) {
       const Weights w(70, cols, type);
       const std::string at = " tokens, " + std::to_string(cols) + " columns of type " + std::to_string(static_cast<int>(type));
       compare_vectors(w.matrix, at);
@@ -182,16 +196,40 @@ void compare_codes() {
     const Floats x(40, 1.0F);
     const float scale = 1;
     float value[2];
-    for (const Kernels* k : {&kOurs, &kScalarKernels}) {
+    for (const Kernels* k : {static_cast<const Kernels*>(&ours), &kScalarKernels}) {
       Floats prepared(padded(40));
       k->gemv_prepare(x.data(), 40, WeightType::fp8, prepared.data());
       const float* row = prepared.data();
-      float* y = &value[k == &kOurs];
+      float* y = &value[k != &ours];
       k->gemv({data, &scale, 1, 40, WeightType::fp8}, 0, 1, &row, 1, &y);
     }
     if (value[0] == value[1]) continue;
     ++failures;
-    std::printf("code %d is %g, not %g\n", code, value[1], value[0]);
+    std::printf("code %d is %g, not %g\n", code, value[0], value[1]);
+  }
+}
+
+// Any activation, times 1: itself, or the sum of its two terms.
+void compare_activations() {
+  const float weight = 1;
+  uint8_t fp8 = 0x38;
+  uint16_t bf16 = 0x3f80;
+  const void* data[] = {&fp8, &bf16, &weight};
+  for (const WeightType type : kTypes) {
+    for (const float magnitude : {1e-28F, 1.0F, 1e30F}) {
+      for (const float x : normal(1000)) {
+        const float factor = x * magnitude;
+        Floats prepared(padded(1));
+        ours.gemv_prepare(&factor, 1, type, prepared.data());
+        const float* row = prepared.data();
+        float product;
+        float* y = &product;
+        ours.gemv({data[static_cast<int>(type)], &weight, 1, 1, type}, 0, 1, &row, 1, &y);
+        if (std::abs(product - factor) <= (is_split(type) ? kSplit * std::abs(factor) : 0)) continue;
+        ++failures;
+        std::printf("activation %g comes out as %g by type %d\n", factor, product, static_cast<int>(type));
+      }
+    }
   }
 }
 
@@ -241,9 +279,13 @@ void compare_prefill(int tokens, int start, int nope, int v, int rank, bool bf16
 
 }  // namespace
 
-int main() {
+int main(int, char** names) {
+  for (const Kernels* k : kSimulated) {
+    if (!std::strcmp(k->name, names[1])) ours = *k;
+  }
   compare_rows();
   compare_codes();
+  compare_activations();
   compare_products();
   compare_decode_attention();
   for (const bool bf16 : {false, true}) {

@@ -35,13 +35,39 @@ inline __m256i simulated_narrow(__m512i x) {
   return __builtin_bit_cast(__m256i, narrow);
 }
 
+inline float simulated_flushed(float x) { return __builtin_fabsf(x) < 0x1p-126F ? 0 : x; }
+
+// Two products a lane; denormals are zero wherever they come in and wherever they would come out.
+// Not inlined, like the look-up below: unrolled kernels hold them by the hundred, and the compiler takes its time.
+__attribute__((noinline)) inline __m512 simulated_dot(__m512 sums, __m512bh a, __m512bh b) {
+  float lanes[16];
+  uint16_t words[2][32];
+  __builtin_memcpy(lanes, &sums, sizeof sums);
+  __builtin_memcpy(words[0], &a, sizeof a);
+  __builtin_memcpy(words[1], &b, sizeof b);
+  for (int i = 0; i < 32; ++i) {
+    const auto factor = [&](int which) { return simulated_flushed(__builtin_bit_cast(float, uint32_t{words[which][i ^ 1]} << 16)); };
+    float& sum = lanes[i / 2];
+    sum = simulated_flushed(simulated_flushed(sum) + simulated_flushed(factor(0) * factor(1)));  // the odd one first
+  }
+  return __builtin_bit_cast(__m512, lanes);
+}
+
+__attribute__((noinline)) inline __m512i simulated_look_up(__m512i low, __m512i codes, __m512i high) {
+  return simde_mm512_permutex2var_epi8(low, codes, high);
+}
+
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_mask_storeu_ps
 #undef _mm256_maskz_loadu_epi16
 #undef _mm256_mask_storeu_epi16
+#undef _mm512_dpbf16_ps
+#undef _mm512_permutex2var_epi8
 #define _mm512_maskz_loadu_ps simulated_masked_load<__m512, float>
 #define _mm512_mask_storeu_ps simulated_masked_store<float>
 #define _mm256_maskz_loadu_epi16 simulated_masked_load<__m256i, uint16_t>
 #define _mm256_mask_storeu_epi16 simulated_masked_store<uint16_t>
+#define _mm512_dpbf16_ps simulated_dot
+#define _mm512_permutex2var_epi8 simulated_look_up
 #define _mm512_cvtepi32_epi16 simulated_narrow
 #define _MM_FROUND_NO_EXC SIMDE_MM_FROUND_NO_EXC
