@@ -37,9 +37,19 @@ class Arena:
         """For people."""
         return (self._pages, self._placed) if self._placed else (self._pages,)
 
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self._bytes.ctypes.data)
+
+    @property
+    def page_bytes(self) -> int:
+        """Its size in whole pages of 2 MB."""
+        return _whole_pages(self.nbytes)
+
     def bind(self, regions: Sequence[Region]) -> None:
         """Asks for memory of the nodes that the regions are meant for. What was touched before stays where it is."""
-        self._placed = numa.bind(self._bytes.ctypes.data, regions)
+        self._placed = numa.bind(self.address, regions)
 
     def view(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """[nbytes] bytes at `offset`."""

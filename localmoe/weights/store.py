@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from localmoe.weights.arena import Arena
 from localmoe.weights.layout import BLOCK, SCALE_SUFFIX, Layout, Placement, is_vector
+from localmoe.weights.page_lock import PageLock, Register, Unregister
 
 __all__ = ["Experts", "Linear", "Placement", "Store"]
 
@@ -74,6 +75,7 @@ class Store:
         self.nodes = layout.nodes
         self.is_direct = is_direct
         self.notes = notes
+        self._lock: PageLock | None = None
 
     def linear(self, name: str) -> Linear:
         """The linear (or embedding) `name`, without ".weight". KeyError when the specs did not ask for it."""
@@ -95,8 +97,21 @@ class Store:
         )
         return Experts(layout.num_experts, tuple(parts))
 
+    def lock_pages(self, register: Register, unregister: Unregister) -> None:
+        """Page-locks all weights for a GPU, once they are loaded; `notes` tell how it went."""
+        assert self._arena is not None and self._lock is None, "closed, or locked already"
+        self._lock = PageLock(self._arena.address, self._arena.page_bytes, register, unregister)
+        self.notes = (*self.notes, self._lock.note)
+
+    @property
+    def is_page_locked(self) -> bool:
+        """Whether a GPU may copy from the weights by itself."""
+        return self._lock is not None and self._lock.is_locked
+
     def close(self) -> None:
-        """Lets go of the arena."""
+        """Lets go of the arena, and of its pages."""
+        if self._lock is not None:
+            self._lock.release()
         self._arena = None
 
     def _view(self, name: str) -> NDArray[Any]:

@@ -17,6 +17,7 @@ import shards
 from localmoe.errors import CancelledError, CheckpointError, OutOfMemoryError
 from localmoe.hub.checkpoint import Checkpoint, TensorInfo
 from localmoe.weights import load as loading
+from localmoe.weights.layout import plan_layout
 from localmoe.weights.load import load
 
 
@@ -291,6 +292,19 @@ def test_memory_is_refused_by_line_item_before_anything_is_allocated(checkpoint,
         load(checkpoint, shards.specs())
 
 
+@pytest.mark.parametrize("num_nodes", NUM_NODES)
+def test_what_is_asked_for_is_what_the_split_takes_to_the_byte(checkpoint, monkeypatch, num_nodes):
+    layout = plan_layout((checkpoint.tensors[spec.name] for spec in shards.specs()), range(num_nodes))
+    needed = layout.nbytes + loading.RESERVE_BYTES
+    monkeypatch.setattr(loading, "from_reserved", lambda nbytes: 0)
+    monkeypatch.setattr(loading, "available_memory", lambda: needed)
+    assert load(checkpoint, shards.specs(), nodes=range(num_nodes)).nbytes == layout.nbytes
+    monkeypatch.setattr(loading, "available_memory", lambda: needed - 1)
+    with pytest.raises(OutOfMemoryError) as caught:
+        load(checkpoint, shards.specs(), nodes=range(num_nodes))
+    assert caught.value.exit_code == 5
+
+
 def test_a_system_that_does_not_say_how_much_memory_is_left_decides_itself(checkpoint, monkeypatch):
     monkeypatch.setattr(loading, "available_memory", lambda: 0)
     assert load(checkpoint, shards.specs()).nbytes > 0
@@ -362,6 +376,7 @@ import numpy as np
 from localmoe.errors import LocalmoeError
 from localmoe.hub.checkpoint import Checkpoint, TensorSpec
 from localmoe.weights import load as loading
+from localmoe.weights.layout import plan_layout
 from localmoe.weights.load import load
 
 def memory(key):
