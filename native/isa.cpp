@@ -17,8 +17,12 @@ std::vector<Target> targets() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
+  const Target f16c{&kAvx2Kernels, &kAvx2Measures, avx2};
+  const Target shift{&kAvx2ZenKernels, &kAvx2ZenMeasures, avx2};
+  const bool zen = __builtin_cpu_is("amd") != 0;  // where FP32 denormals cost nothing
   return {{&kScalarKernels, &kScalarMeasures, true},
-          {&kAvx2Kernels, &kAvx2Measures, avx2},
+          zen ? f16c : shift,
+          zen ? shift : f16c,
           {&kAvx512Kernels, &kAvx512Measures, avx512},
           {&kAvx512Bf16Kernels, &kAvx512Bf16Measures, avx512_bf16}};
 }

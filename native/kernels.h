@@ -58,6 +58,12 @@ struct PrefillHead {
   const void* stop_context;
 };
 
+// What a target's decoded FP8 values have to be multiplied by: single ones (`value`), those of a group by way of the
+// activations (`operand`) and the sums (`sum`).
+struct Fp8Units {
+  float value, operand, sum;
+};
+
 struct Kernels {
   const char* name;
 
@@ -103,6 +109,7 @@ struct Kernels {
 
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx2ZenKernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
 

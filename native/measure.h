@@ -17,6 +17,7 @@ struct Measures {
 
 extern const Measures kScalarMeasures;
 extern const Measures kAvx2Measures;
+extern const Measures kAvx2ZenMeasures;
 extern const Measures kAvx512Measures;
 extern const Measures kAvx512Bf16Measures;
 

@@ -8,6 +8,13 @@
 #include <stdexcept>
 #include <utility>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(data, size)
+#define ASAN_UNPOISON_MEMORY_REGION(data, size)
+#endif
+
 namespace localmoe {
 
 int Rows::count(const Run& run) const { return selected ? static_cast<int>(run.selected.size()) : run.num_tokens; }
@@ -24,7 +31,9 @@ int Run::node_of(int worker, int num_nodes) const {
 }
 
 Program::Memory::~Memory() {
-  if (data != nullptr) munmap(data, size);
+  if (data == nullptr) return;
+  ASAN_UNPOISON_MEMORY_REGION(data, size);
+  munmap(data, size);
 }
 
 void Program::Memory::allocate(size_t floats) {
@@ -34,6 +43,7 @@ void Program::Memory::allocate(size_t floats) {
   if (memory == MAP_FAILED) throw std::bad_alloc();
   madvise(memory, size, MADV_HUGEPAGE);
   data = static_cast<float*>(memory);
+  ASAN_POISON_MEMORY_REGION(data + floats, size - floats * sizeof(float));
 }
 
 Program::Program(int max_tokens, const Kernels& kernels) : max_tokens_(max_tokens), kernels_(kernels) {}

@@ -362,6 +362,7 @@ def test_from_the_command_line(tmp_path):
         )
 
     assert bench("--suite", "nothing").returncode == 2
+    assert bench("--suite", "kernels", "--model", "./nowhere").returncode == 4
     done = bench("--suite", "prefill,decode", "--model", str(tmp_path / "model"), "--json", "--csv", "runs.csv")
     assert (done.returncode, done.stderr) == (0, b"")
     report = json.loads(done.stdout)

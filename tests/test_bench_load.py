@@ -12,7 +12,8 @@ from localmoe.bench import load as suite
 from localmoe.bench.load import Measured
 from localmoe.bench.plain_reader import SETTINGS, Setting, read_rate
 from localmoe.bench.run import parse_suites
-from localmoe.engine.reading import WeightReader
+from localmoe.bench.table import huge_page_share
+from localmoe.engine.reading import WeightReader, weight_memory
 from localmoe.errors import LocalmoeError
 from localmoe.weights import load as loading
 
@@ -131,6 +132,22 @@ def test_the_plain_reader_reads_every_byte_once(tmp_path, monkeypatch, setting):
     seen.clear()
     read_rate(files, 8 << 20, setting)
     assert sum(count for _, _, count in seen) == 8 << 20
+
+
+def test_the_plain_reader_reads_into_memory_like_the_weights(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(bytes(8 << 20))
+    real, shares = os.preadv, []
+
+    def watch(fd, buffers, at):
+        done = real(fd, buffers, at)
+        shares.append(huge_page_share(np.frombuffer(buffers[0], np.uint8)))
+        return done
+
+    monkeypatch.setattr(os, "preadv", watch)
+    read_rate([tmp_path / "a"], 8 << 20, Setting(1, 4 << 20))
+    like = weight_memory(4 << 20)
+    like[:] = 1
+    assert min(shares) == huge_page_share(like)
 
 
 def test_the_plain_reader_does_not_hide_a_disk_that_refuses(tmp_path, monkeypatch):

@@ -93,11 +93,14 @@ def test_the_commit_is_the_checkouts_or_the_version(tmp_path):
     package.mkdir()
     assert commit_of(package) == __version__
     (tmp_path / "pyproject.toml").touch()
+    (package / "code.py").touch()
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *arguments], check=True)
     commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
     assert commit.startswith(commit_of(package))
     assert len(commit_of(package)) >= 7
-    (tmp_path / "pyproject.toml").write_text("changed")
+    (tmp_path / "pyproject.toml").write_text("changed")  # as results are that a run adds to
+    assert commit.startswith(commit_of(package))
+    (package / "code.py").write_text("changed")
     assert commit_of(package).endswith("-dirty")

@@ -1,18 +1,14 @@
 """What the disk can do: direct reads of files, from the first byte on, by threads that do nothing else with them."""
 
-import mmap
 import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES
+from localmoe.engine.reading import weight_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +45,6 @@ def _jobs(files: Sequence[Path], most_bytes: int, piece_bytes: int, stack: ExitS
 
 
 def _read(jobs: Iterator[tuple[int, int]], piece_bytes: int) -> int:
-    buffer = _buffer(piece_bytes)
+    # Pages of 2 MB, as for weights: disks fill few and large pages faster than many small ones.
+    buffer = weight_memory(piece_bytes)
     return sum(os.preadv(fd, [buffer.data], start) for fd, start in jobs)
-
-
-def _buffer(nbytes: int) -> NDArray[np.uint8]:
-    """On pages of 2 MB, where the kernel has them: disks fill few and large pages faster than many small ones."""
-    mapping = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES)
-    with suppress(OSError):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    base = np.frombuffer(mapping, np.uint8)
-    start = -base.ctypes.data % HUGE_PAGE_BYTES
-    return base[start : start + nbytes]

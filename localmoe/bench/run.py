@@ -13,6 +13,7 @@ from localmoe.engine.plan_json import plan_json
 from localmoe.engine.request import EngineInfo
 from localmoe.errors import UsageError
 from localmoe.hardware import probe
+from localmoe.hub.catalog import resolve
 from localmoe.settings import Settings, cache_dir
 
 SUITES = ("kernels", "load", "prefill", "decode", "startup")
@@ -22,6 +23,7 @@ def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) 
     """Measures `suites`, in their order."""
     machine = probe(paths={"bench": cache_dir()}).to_json()
     model = settings.model if _names_model(settings) else None
+    name = resolve(model).name if model else None  # refused before minutes of measuring
     rows: list[Row] = []
     info: EngineInfo | None = None
     if "kernels" in suites:
@@ -36,7 +38,7 @@ def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) 
         rows += startup.measure(model, listener)
     num_threads = info.num_threads if info else kernels.num_workers(settings)
     plan = plan_json(info) if info else None
-    return Report(machine, info.model if info else model, plan, tuple(rows), num_threads)
+    return Report(machine, info.model if info else name, plan, tuple(rows), num_threads)
 
 
 def parse_suites(names: str) -> tuple[str, ...]:

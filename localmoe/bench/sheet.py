@@ -74,15 +74,21 @@ class Sheet:
 
 
 def commit_of(package: Path) -> str:
-    """The commit of the checkout that `package` lies in, "-dirty" when files differ from it; else the version."""
+    """The commit of the checkout that `package` lies in, "-dirty" when what runs differs from it; else the version."""
     checkout = package.parent
-    if (checkout / ".git").exists() and (checkout / "pyproject.toml").exists():
-        try:
-            command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=9", "--exclude=*"]
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-        except (OSError, subprocess.SubprocessError):  # no git here
-            pass
-    return localmoe.__version__
+    if not ((checkout / ".git").exists() and (checkout / "pyproject.toml").exists()):
+        return localmoe.__version__
+    try:
+        commit = _git(checkout, "rev-parse", "--short=9", "HEAD")
+        changed = _git(checkout, "status", "--porcelain", "--untracked-files=no", "--", package.name, "native")
+    except (OSError, subprocess.SubprocessError):  # no git here
+        return localmoe.__version__
+    return commit + "-dirty" * bool(changed)
+
+
+def _git(checkout: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(checkout), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
 def _values(report: Report, row: Row) -> list[str]:

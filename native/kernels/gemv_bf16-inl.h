@@ -17,7 +17,11 @@ struct Words {
 
 struct SplitProducts {
   using Weights = Words;
+  struct Operand {
+    __m512bh high, low;
+  };
   static constexpr int kWidth = 32;
+  static constexpr int kParts = 1;
 
   static KERNEL_INLINE void prepare(const float* x, float* out) {
     auto* high = reinterpret_cast<__m256i*>(out);
@@ -30,12 +34,13 @@ struct SplitProducts {
     }
   }
 
-  static KERNEL_INLINE Vec add(Words weights, const float* x, Vec sum) {
+  static KERNEL_INLINE Operand load_operand(const float* x) {
     const auto* terms = reinterpret_cast<const __m512i*>(x);
+    return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(terms)), reinterpret_cast<__m512bh>(_mm512_loadu_si512(terms + 1))};
+  }
+  static KERNEL_INLINE Vec add(Words weights, const Operand& x, Vec sum) {
     const auto factor = reinterpret_cast<__m512bh>(weights.v);
-    const auto high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(terms));
-    const auto low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(terms + 1));
-    return {_mm512_dpbf16_ps(_mm512_dpbf16_ps(sum.v, factor, low), factor, high)};
+    return {_mm512_dpbf16_ps(_mm512_dpbf16_ps(sum.v, factor, x.low), factor, x.high)};
   }
 };
 
@@ -67,10 +72,10 @@ template <>
 struct Products<Fp8Weights> : SplitProducts {
   static constexpr int kStep = 64;
 
-  static KERNEL_INLINE void load_group(const uint8_t* p, Words (&out)[2]) {
+  static KERNEL_INLINE void load_part(const uint8_t* p, int, Words (&out)[2]) {
     decode(_mm512_loadu_si512(p), out[0], out[1]);
   }
-  static KERNEL_INLINE void load_group(const uint8_t* p, Words (&out)[1]) {
+  static KERNEL_INLINE void load_part(const uint8_t* p, int, Words (&out)[1]) {
     Words nothing;
     decode(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), out[0], nothing);
   }
@@ -95,5 +100,5 @@ struct Products<Fp8Weights> : SplitProducts {
 template <>
 struct Products<Bf16Weights> : SplitProducts {
   static constexpr int kStep = 32;
-  static KERNEL_INLINE void load_group(const uint16_t* p, Words (&out)[1]) { out[0].v = _mm512_loadu_si512(p); }
+  static KERNEL_INLINE void load_part(const uint16_t* p, int, Words (&out)[1]) { out[0].v = _mm512_loadu_si512(p); }
 };

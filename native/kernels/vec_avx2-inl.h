@@ -1,16 +1,12 @@
-// Eight lanes in AVX2, FMA and F16C. Same vocabulary as vec_scalar-inl.h.
-//
-// FP8 goes through FP16: sign to bit 15, the seven low bits to 13..7 is exactly value / 2^8, subnormals included, and
-// VCVTPH2PS takes FP16 subnormals at full speed. The shorter way, straight to FP32 bits (value / 2^120), leaves FP32
-// denormals, and each FMA that meets one costs 120 cycles on Intel cores.
+// Eight lanes in AVX2, FMA and F16C. Same vocabulary as vec_scalar-inl.h, but for FP8, which fp8_*-inl.h decode.
 
 #define KERNEL_INLINE inline __attribute__((always_inline))
 #define KERNEL_UNROLL _Pragma("GCC unroll 32")
 
 constexpr int kLanes = 8;
 constexpr int kMicroRows = 6;       // 6 x 16 sums take 12 of the 16 registers
-constexpr int kGemvSums = 8;        // sums that gemv keeps in registers
-constexpr float kFp8Unit = 256.0f;  // a decoded FP8 value times this is the true value
+constexpr int kGemvRows[] = {4, 4, 2, 2, 2, 1, 1, 1};  // rows that gemv takes at a time, for 1 to 8 tokens
+constexpr int kGemvChains = 8;      // FMAs that have to be under way at the same time
 
 struct Vec {
   __m256 v;
@@ -109,23 +105,6 @@ KERNEL_INLINE void store_bf16(uint16_t* p, Vec x, Part part) {
   for (int i = 0; i < part.n; ++i) p[i] = words[i];
 }
 
-KERNEL_INLINE Vec load_fp8(const uint8_t* p) {
-  const __m128i words = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  return {_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(words, 7), _mm_set1_epi16(static_cast<short>(0xbf80))))};
-}
-
-// 32 codes in the order that suits the decoder: place i holds element fp8_order(i), the even elements of each half
-// before the odd ones.
-constexpr int fp8_order(int place) { return place / 16 * 16 + place % 8 * 2 + place / 8 % 2; }
-KERNEL_INLINE void load_fp8_group(const uint8_t* p, Vec (&out)[32 / kLanes]) {
-  const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
-  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(codes, 1), mask);
-  const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1), mask);
-  out[0].v = _mm256_cvtph_ps(_mm256_castsi256_si128(even));
-  out[1].v = _mm256_cvtph_ps(_mm256_castsi256_si128(odd));
-  out[2].v = _mm256_cvtph_ps(_mm256_extracti128_si256(even, 1));
-  out[3].v = _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1));
-}
-
+// Loads before this are not kept for what comes after it: one from L1 is cheaper than a register.
+KERNEL_INLINE void keep_order() { asm volatile("" ::: "memory"); }
 KERNEL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

@@ -6,8 +6,8 @@
 
 constexpr int kLanes = 16;
 constexpr int kMicroRows = 24;      // 24 x 16 sums take 24 of the 32 registers
-constexpr int kGemvSums = 24;       // sums that gemv keeps in registers
-constexpr float kFp8Unit = 256.0f;  // a decoded FP8 value times this is the true value
+constexpr int kGemvRows[] = {4, 4, 4, 4, 4, 4, 3, 3};  // rows that gemv takes at a time, for 1 to 8 tokens
+constexpr int kGemvChains = 8;      // FMAs that have to be under way at the same time
 
 struct Vec {
   __m512 v;
@@ -111,20 +111,23 @@ KERNEL_INLINE void store_bf16(uint16_t* p, Vec x, Part part) {
   _mm256_mask_storeu_epi16(p, part_mask(part), narrow_bf16(x));
 }
 
+constexpr Fp8Units kFp8Units{256.0f, 256.0f, 1.0f};
 KERNEL_INLINE Vec load_fp8(const uint8_t* p) {
   const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
   return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(words, 7), mask))};
 }
 
-// 32 codes in the order that suits the decoder: place i holds element fp8_order(i), the even elements before the odd.
+// 32 codes in the order that suits the decoder, half of them at a time: place i holds element fp8_order(i), all even
+// elements before the odd ones.
 constexpr int fp8_order(int place) { return place % 16 * 2 + place / 16; }
-KERNEL_INLINE void load_fp8_group(const uint8_t* p, Vec (&out)[32 / kLanes]) {
+KERNEL_INLINE void load_fp8_half(const uint8_t* p, int half, Vec (&out)[16 / kLanes]) {
+  __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  if (half == 0) codes = _mm256_slli_epi16(codes, 8);
   const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
-  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1);
-  out[0].v = _mm512_cvtph_ps(_mm256_and_si256(even, mask));
-  out[1].v = _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(codes, 1), mask));
+  out[0].v = _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(codes, 1), mask));
 }
 
+// Loads before this are not kept for what comes after it: one from L1 is cheaper than a register.
+KERNEL_INLINE void keep_order() { asm volatile("" ::: "memory"); }
 KERNEL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

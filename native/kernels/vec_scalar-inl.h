@@ -5,8 +5,8 @@
 
 constexpr int kLanes = 8;
 constexpr int kMicroRows = 4;       // rows of the GEMM micro-kernel
-constexpr int kGemvSums = 8;        // sums that gemv keeps at once
-constexpr float kFp8Unit = 1.0f;    // a decoded FP8 value times this is the true value
+constexpr int kGemvRows[] = {1, 1, 1, 1, 1, 1, 1, 1};  // rows that gemv takes at a time, for 1 to 8 tokens
+constexpr int kGemvChains = 0;      // FMAs that have to be under way at the same time
 
 struct Vec {
   float lane[kLanes];
@@ -137,14 +137,17 @@ constexpr Fp8Table make_fp8_table() {
 
 constexpr Fp8Table kFp8 = make_fp8_table();
 
+constexpr Fp8Units kFp8Units{1.0f, 1.0f, 1.0f};
 KERNEL_INLINE Vec load_fp8(const uint8_t* p) {
   return each_lane([&](int i) { return kFp8.value[p[i]]; });
 }
 
-// 32 codes in the order that suits the decoder: place i holds element fp8_order(i).
+// 32 codes in the order that suits the decoder, half of them at a time: place i holds element fp8_order(i).
 constexpr int fp8_order(int place) { return place; }
-KERNEL_INLINE void load_fp8_group(const uint8_t* p, Vec (&out)[32 / kLanes]) {
-  for (int i = 0; i < 32 / kLanes; ++i) out[i] = load_fp8(p + i * kLanes);
+KERNEL_INLINE void load_fp8_half(const uint8_t* p, int half, Vec (&out)[16 / kLanes]) {
+  for (int i = 0; i < 16 / kLanes; ++i) out[i] = load_fp8(p + (half + i) * kLanes);
 }
 
+// Loads before this are not kept for what comes after it: one from L1 is cheaper than a register.
+KERNEL_INLINE void keep_order() { asm volatile("" ::: "memory"); }
 KERNEL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

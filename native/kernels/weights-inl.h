@@ -1,36 +1,45 @@
-// The three weight types as the kernels see them: elements in natural order, or a group of 32 in the decoder's order.
+// The three weight types as the kernels see them: elements in natural order, or a group of 32 in the decoder's order, half of it
+// at a time, `half` its first vector.
 //
-// A loaded value times kUnit is the weight, before its block scale.
+// A loaded value times kUnit is the weight, before its block scale. For groups the unit lies with the other factors:
+// activations times kOperandUnit, sums times kSumUnit.
 
 constexpr int kGroup = 32;                      // elements decoded together
 constexpr int kGroupVecs = kGroup / kLanes;
+constexpr int kHalfVecs = kGroupVecs / 2;
 constexpr int kLine = 64;                       // bytes in a cache line
 
 struct Fp8Weights {
   using Element = uint8_t;
-  static constexpr float kUnit = kFp8Unit;
+  static constexpr float kUnit = kFp8Units.value;
+  static constexpr float kOperandUnit = kFp8Units.operand;
+  static constexpr float kSumUnit = kFp8Units.sum;
   static constexpr int order(int place) { return fp8_order(place); }
   static KERNEL_INLINE Vec load_vec(const Element* p) { return load_fp8(p); }
-  static KERNEL_INLINE void load_group(const Element* p, Vec (&out)[kGroupVecs]) { load_fp8_group(p, out); }
+  static KERNEL_INLINE void load_half(const Element* p, int half, Vec (&out)[kHalfVecs]) { load_fp8_half(p, half, out); }
 };
 
 struct Bf16Weights {
   using Element = uint16_t;
   static constexpr float kUnit = 1.0f;
+  static constexpr float kOperandUnit = 1.0f;
+  static constexpr float kSumUnit = 1.0f;
   static constexpr int order(int place) { return place; }
   static KERNEL_INLINE Vec load_vec(const Element* p) { return load_bf16(p); }
-  static KERNEL_INLINE void load_group(const Element* p, Vec (&out)[kGroupVecs]) {
-    KERNEL_UNROLL for (int i = 0; i < kGroupVecs; ++i) out[i] = load_bf16(p + i * kLanes);
+  static KERNEL_INLINE void load_half(const Element* p, int half, Vec (&out)[kHalfVecs]) {
+    KERNEL_UNROLL for (int i = 0; i < kHalfVecs; ++i) out[i] = load_bf16(p + (half + i) * kLanes);
   }
 };
 
 struct F32Weights {
   using Element = float;
   static constexpr float kUnit = 1.0f;
+  static constexpr float kOperandUnit = 1.0f;
+  static constexpr float kSumUnit = 1.0f;
   static constexpr int order(int place) { return place; }
   static KERNEL_INLINE Vec load_vec(const Element* p) { return load(p); }
-  static KERNEL_INLINE void load_group(const Element* p, Vec (&out)[kGroupVecs]) {
-    KERNEL_UNROLL for (int i = 0; i < kGroupVecs; ++i) out[i] = load(p + i * kLanes);
+  static KERNEL_INLINE void load_half(const Element* p, int half, Vec (&out)[kHalfVecs]) {
+    KERNEL_UNROLL for (int i = 0; i < kHalfVecs; ++i) out[i] = load(p + (half + i) * kLanes);
   }
 };
 
@@ -63,10 +72,16 @@ KERNEL_INLINE const typename W::Element* row_of(const Matrix& w, int row) {
   return static_cast<const typename W::Element*>(w.data) + static_cast<ptrdiff_t>(row) * w.cols;
 }
 
-KERNEL_INLINE float block_scale(const Matrix& w, int row, int col) {
-  if (w.type != WeightType::fp8) return 1.0f;
+// The scales of a row's blocks, null where it has none.
+KERNEL_INLINE const float* row_scales(const Matrix& w, int row) {
+  if (w.type != WeightType::fp8) return nullptr;
   const ptrdiff_t blocks = (w.cols + kBlock - 1) / kBlock;
-  return w.scale[(row + w.scale_shift) / kBlock * blocks + col / kBlock];
+  return w.scale + (row + w.scale_shift) / kBlock * blocks;
+}
+
+KERNEL_INLINE float block_scale(const Matrix& w, int row, int col) {
+  const float* scales = row_scales(w, row);
+  return scales == nullptr ? 1.0f : scales[col / kBlock];
 }
 
 // n weights from (row, col), in natural order, block scale applied, as FP32.

@@ -8,6 +8,7 @@ namespace localmoe {
 namespace {
 
 #include "../kernels/vec_avx2-inl.h"
+#include "../kernels/fp8_f16c-inl.h"
 // After the vectors: all else is written against them.
 #include "../kernels/rows-inl.h"
 #include "../kernels/weights-inl.h"

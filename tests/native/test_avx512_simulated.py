@@ -14,6 +14,11 @@ SIMULATED = (f"-I{HERE / 'simde'}", f"-I{simde_py.get_include()}")  # first of a
 TARGETS = ["avx512", "avx512_bf16"]
 
 
+def tables(targets: list[str]) -> str:
+    """The targets' tables of kernels, as compare.cpp and ops.cpp want them."""
+    return "-DTARGETS=" + ",".join(f"&k{name.title().replace('_', '')}Kernels" for name in targets)
+
+
 def compile_object(source: Path, out: Path, *flags: str) -> Path:
     command = ["g++", *FLAGS, *flags, "-c", str(source), "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -28,7 +33,7 @@ def program(tmp_path_factory):
     sources = [(NATIVE / f"targets/{target}.cpp", folder / f"{target}.o", *SIMULATED) for target in TARGETS]
     sources += [
         (NATIVE / "targets/scalar.cpp", folder / "scalar.o"),
-        (HERE / "simde/compare.cpp", folder / "compare.o"),
+        (HERE / "simde/compare.cpp", folder / "compare.o", tables(TARGETS)),
     ]
     with ThreadPoolExecutor(2) as workers:
         objects = list(workers.map(lambda args: compile_object(*args), sources))

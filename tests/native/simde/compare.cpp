@@ -1,5 +1,5 @@
-// Every kernel of the target that the argument names against the scalar one, over odd shapes. Prints what differs; exits
-// with 1 if any does.
+// Every kernel of the one of TARGETS that the argument names against the scalar one, over odd shapes. Prints what
+// differs; exits with 1 if any does.
 #include "kernels.h"
 
 #include <algorithm>
@@ -7,35 +7,26 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
+
+#include "../samples.h"
 
 using namespace localmoe;
 
 namespace {
 
-using Floats = std::vector<float>;
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();  // where nothing may be written
-constexpr double kBar = 2e-6;                                    // relative; FP32 sums in another order
+constexpr double kBar = 2e-6;  // relative; FP32 sums in another order
 // Where an activation is two BF16 terms: BF16's 8 significant bits leave out at most 2^-8 of x's power of two, and the
 // second term at most 2^-9 of that, so each product is off by at most 2^-17 of itself. The errors are independent, so a
 // sum is off by no more than that of its own norm.
 constexpr double kSplit = 0x1p-17;
 constexpr WeightType kTypes[] = {WeightType::fp8, WeightType::bf16, WeightType::f32};
-constexpr const Kernels* kSimulated[] = {&kAvx512Kernels, &kAvx512Bf16Kernels};
+constexpr const Kernels* kTargets[] = {TARGETS};
 
 Kernels ours;
 
 int failures = 0;
-std::mt19937 random_bits(1);
-
-Floats normal(size_t n) {
-  std::normal_distribution<float> draw;
-  Floats out(n);
-  for (float& x : out) x = draw(random_bits);
-  return out;
-}
 
 Floats nothing(size_t n) { return Floats(n, kNan); }
 
@@ -55,26 +46,6 @@ void same(const std::string& what, const Floats& found, const Floats& truth, dou
   ++failures;
   std::printf("%s differs: %.1e%s\n", what.c_str(), std::sqrt(error / norm), outside ? ", or writes elsewhere" : "");
 }
-
-// Random weights; every FP8 code but the two of NaN.
-struct Weights {
-  std::vector<uint8_t> data;
-  Floats scale;
-  Matrix matrix;
-
-  Weights(int rows, int cols, WeightType type) {
-    const size_t num = static_cast<size_t>(rows) * cols;
-    const Floats values = normal(num);
-    data.resize(num * (type == WeightType::fp8 ? 1 : type == WeightType::bf16 ? 2 : 4));
-    for (size_t i = 0; i < num; ++i) {
-      if (type == WeightType::fp8) data[i] = static_cast<uint8_t>(random_bits() % 127 | random_bits() % 2 << 7);
-      if (type == WeightType::bf16) std::memcpy(&data[2 * i], reinterpret_cast<const char*>(&values[i]) + 2, 2);
-      if (type == WeightType::f32) std::memcpy(&data[4 * i], &values[i], 4);
-    }
-    scale = normal(static_cast<size_t>((rows + 127) / 128) * ((cols + 127) / 128));
-    matrix = {data.data(), scale.data(), rows, cols, type};
-  }
-};
 
 // Pointers to `num` rows of n floats.
 template <class T>
@@ -117,11 +88,11 @@ void compare_rows() {
   }
 }
 
-// gemv over rows [3, rows - 4), gevm with as many.
+// gemv from the third row to the last but four or, where reading on leaves the memory, to the last; gevm with as many.
 void compare_vectors(const Matrix& m, const std::string& at) {
   const int row0 = 3;
-  const int row1 = m.rows - 4;
   for (int tokens = 1; tokens <= kMaxGemvTokens; ++tokens) {
+    const int row1 = m.rows - tokens % 2 * 4;
     const std::string what = ", " + std::to_string(tokens) + at;
     const Floats x = normal(static_cast<size_t>(tokens) * m.cols);
     compare("gemv" + what, [&](const Kernels& k) {
@@ -147,8 +118,9 @@ void compare_vectors(const Matrix& m, const std::string& at) {
   }
 }
 
-// pack, gemm over `rows` rows from the third, unpack.
+// pack, gemm over the last `rows` rows, unpack.
 void compare_gemm(const Matrix& m, int rows, int tokens, const std::string& at) {
+  const int row0 = m.rows - rows;
   const int strips = (tokens + kStrip - 1) / kStrip;
   const size_t packed_strip = static_cast<size_t>(padded(m.cols)) * kStrip;
   const size_t out_strip = static_cast<size_t>(rows) * kStrip;
@@ -163,14 +135,14 @@ void compare_gemm(const Matrix& m, int rows, int tokens, const std::string& at) 
     for (int s = 0; s < strips; ++s) {
       k.pack(&in[s * kStrip], std::min(kStrip, tokens - s * kStrip), m.cols, &packed[s * packed_strip]);
     }
-    k.gemm(m, 3, 3 + rows, packed.data(), tokens, out.data(), out_strip, scratch.data());
+    k.gemm(m, row0, m.rows, packed.data(), tokens, out.data(), out_strip, scratch.data());
     for (int s = 0; s < strips; ++s) {
-      k.unpack(&out[s * out_strip], rows, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], 3);
+      k.unpack(&out[s * out_strip], rows, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], row0);
     }
-    const int half = std::min(rows / 2, 24);
-    k.gemm_pair(m, m, 3, 3 + half, packed.data(), tokens, out.data(), out_strip, scratch.data());
+    const int half = (m.rows - row0) / 2;  // then again, as the second of a pair
+    k.gemm_pair(m, m, row0, row0 + half, packed.data(), tokens, out.data(), out_strip, scratch.data());
     for (int s = 0; s < strips; ++s) {
-      k.unpack(&out[s * out_strip + half * kStrip], half, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], 3);
+      k.unpack(&out[s * out_strip + half * kStrip], half, std::min(kStrip, tokens - s * kStrip), &to[s * kStrip], row0);
     }
     return y;
   });
@@ -280,9 +252,10 @@ void compare_prefill(int tokens, int start, int nope, int v, int rank, bool bf16
 }  // namespace
 
 int main(int, char** names) {
-  for (const Kernels* k : kSimulated) {
+  for (const Kernels* k : kTargets) {
     if (!std::strcmp(k->name, names[1])) ours = *k;
   }
+  if (ours.name == nullptr) return 2;
   compare_rows();
   compare_codes();
   compare_activations();

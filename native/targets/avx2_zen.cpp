@@ -1,0 +1,28 @@
+// The avx2_zen target: the kernels for AVX2 on AMD cores, compiled once more in a namespace of their own.
+#include "../kernels.h"
+#include "../measure.h"
+
+#include <immintrin.h>
+
+namespace localmoe {
+namespace {
+
+#include "../kernels/vec_avx2-inl.h"
+#include "../kernels/fp8_shift-inl.h"
+// After the vectors: all else is written against them.
+#include "../kernels/rows-inl.h"
+#include "../kernels/weights-inl.h"
+#include "../kernels/gemv-inl.h"
+#include "../kernels/gevm-inl.h"
+#include "../kernels/gemm-inl.h"
+#include "../kernels/attend-inl.h"
+#include "../kernels/prefill-inl.h"
+#include "../kernels/table-inl.h"
+#include "../kernels/measure-inl.h"
+
+}  // namespace
+
+extern const Kernels kAvx2ZenKernels = make_table("avx2_zen");
+extern const Measures kAvx2ZenMeasures = make_measures();
+
+}  // namespace localmoe
