@@ -1,14 +1,39 @@
 #include "bindings.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "copy_values.h"
 #include "isa.h"
 #include "pool.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+
+namespace localmoe {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Place = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+ptrdiff_t copy(const Bytes& source, const Place& target, const std::string& kind) {
+  constexpr const char* kKinds[] = {"fp8", "bf16", "f32", "scale"};
+  const auto* found = std::find(std::begin(kKinds), std::end(kKinds), kind);
+  const size_t size = found - std::begin(kKinds) < 2 ? found - std::begin(kKinds) + 1 : 4;
+  if (found == std::end(kKinds)) throw std::invalid_argument("no kind of value is named " + kind);
+  if (source.shape(0) != target.shape(0) || source.shape(0) % size != 0) throw std::invalid_argument("lengths do not fit");
+  nb::gil_scoped_release release;
+  return copy_values(source.data(), target.data(), source.shape(0), static_cast<ValueKind>(found - std::begin(kKinds)));
+}
+
+}  // namespace
+}  // namespace localmoe
 
 NB_MODULE(_native, m) {
   using namespace localmoe;
@@ -36,6 +61,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("num_workers", &Pool::num_workers)
       .def("counters", &Pool::counters, "What the workers did since the counters were reset, from any thread.")
       .def("reset_counters", &Pool::reset_counters);
+  m.def("copy_values", &copy, "source"_a, "target"_a, "kind"_a,
+        "Copies weights, [bytes] to [bytes], until a bad value is met: the place of its first byte, or -1. `kind` is fp8, "
+        "bf16, f32 or scale. Raises ValueError for another kind, or lengths that do not fit.");
   bind_program(m);
   bind_measure(m);
 }

@@ -1,17 +1,18 @@
-"""From a piece just read to its places in the arena, each value checked while it is still in the cache."""
+"""From a piece just read to its places in the arena, each value looked at on the way."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localmoe import _native as native
 from localmoe.errors import CheckpointError
 from localmoe.hub.checkpoint import TensorInfo
 from localmoe.hub.json_file import fetch_hint
-from localmoe.weights import checks
 from localmoe.weights.arena import Arena
 from localmoe.weights.layout import SCALE_SUFFIX, Layout, Span, is_vector, resting_bytes
 from localmoe.weights.pieces import Part, Piece
 
 Bytes = NDArray[np.uint8]
+_KINDS = {"F8_E4M3": "fp8", "BF16": "bf16", "F32": "f32"}
 
 
 def place(arena: Arena, layout: Layout, piece: Piece, raw: Bytes) -> None:
@@ -31,13 +32,12 @@ def _place_rows(part: Part, source: Bytes, span: Span, arena: Arena) -> None:
     start, stop = max(first, span.start), min(first + source.size, span.stop)
     if start < stop:
         target = arena.view(span.offset + start - span.start, stop - start)
-        target[:] = source[start - first : stop - first]
-        _require(part.tensor, part.tensor.start + start, target)  # aligned, as it may not be in the file
+        _copy(part.tensor, part.tensor.start + start, source[start - first : stop - first], target)
 
 
 def _place_vector(part: Part, source: Bytes, target: Bytes) -> None:
-    raw = source.copy()  # aligned
-    _require(part.tensor, part.start, raw)
+    raw = np.empty_like(source)  # aligned
+    _copy(part.tensor, part.start, source, raw)
     values = _as_float32(raw, part.tensor.dtype)
     first = (part.start - part.tensor.start) * values.size // raw.size
     target.view(np.float32)[first : first + values.size] = values
@@ -49,22 +49,17 @@ def _as_float32(raw: Bytes, dtype: str) -> NDArray[np.float32]:
     return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def _require(tensor: TensorInfo, start: int, values: Bytes) -> None:
-    """That `values`, from byte `start` of the file, are what weights may be."""
-    bad = _check_for(tensor)(values)
-    if bad is not None:
+def _copy(tensor: TensorInfo, start: int, values: Bytes, target: Bytes) -> None:
+    """`values`, from byte `start` of the file, to `target`, if they are what weights may be."""
+    kind = "scale" if tensor.name.endswith(SCALE_SUFFIX) else _KINDS[tensor.dtype]
+    bad = native.copy_values(values, target, kind)
+    if bad >= 0:
         raise _bad_value(tensor, start + bad, values[bad:])
-
-
-def _check_for(tensor: TensorInfo) -> checks.Check:
-    if tensor.name.endswith(SCALE_SUFFIX):
-        return checks.scales
-    return {"F8_E4M3": checks.fp8, "BF16": checks.bf16, "F32": checks.fp32}[tensor.dtype]
 
 
 def _bad_value(tensor: TensorInfo, at: int, values: Bytes) -> CheckpointError:
     if tensor.name.endswith(SCALE_SUFFIX):
-        what = f"the scale {values[:4].view(np.float32)[0]:g}, which is not finite and positive,"
+        what = f"the scale {values[:4].copy().view(np.float32)[0]:g}, which is not finite and positive,"
     elif tensor.dtype == "F8_E4M3":
         what = f"the FP8 code 0x{values[0]:02X}, which is not a number,"
     else:

@@ -11,7 +11,7 @@ from localmoe.settings import KERNEL_TARGETS
 NATIVE = Path(__file__).parents[2] / "native"
 CMAKE = (NATIVE / "CMakeLists.txt").read_text()
 BASELINE = ["targets/scalar.cpp", *(str(p.relative_to(NATIVE)) for p in sorted(NATIVE.glob("ops/*.cpp")))]
-BASELINE += ["isa.cpp", "pool.cpp", "program.cpp"]
+BASELINE += ["copy_values.cpp", "isa.cpp", "pool.cpp", "program.cpp"]
 AVX = r"^v[a-z]|[yz]mm"  # mnemonics of AVX and all later vectors start with v
 AVX512 = r"zmm|%k[0-7]|[xy]mm(1[6-9]|2\d|3[01])\b|\{1to\d+\}"
 BF16 = r"^(vdpbf16ps|vcvtne\w*bf16)\b"
