@@ -29,33 +29,49 @@ constexpr int kMaxGemvTokens = 8;  // more tokens take the GEMM path
 constexpr int kStrip = 16;         // tokens side by side in a packed GEMM operand
 constexpr int kGemmRows = 48;      // most rows in one gemm() call
 constexpr int kPage = 64;          // tokens in a page of the latent cache
+constexpr int kQueryRows = 48;     // most queries in one attend_queries() call
 
 constexpr int padded(int cols) { return (cols + 31) / 32 * 32; }
 
-// Online softmax of some heads over the keys seen so far; the caller sets m = -inf, l = 0, acc = 0.
+// Online softmax of up to 16 heads over the keys seen so far; the caller sets m = -inf, l = 0, acc = 0.
 struct AttentionState {
-  float* m;    // [heads] largest score
-  float* l;    // [heads] sum of exp(score - m)
+  float* m;    // [16] largest score
+  float* l;    // [16] sum of exp(score - m)
   float* acc;  // [heads][rank] weighted sum of latents, not yet divided by l
 };
 
-// One head of one session's prefill: new tokens attend to all cached tokens up to their own position.
-struct PrefillHead {
-  const float* q;           // [num_tokens] rows at stride q_stride: nope_dim, then rope_dim rotated elements of this head
-  ptrdiff_t q_stride;       // floats
-  float* out;               // [num_tokens] rows at stride out_stride: v_dim elements of this head
-  ptrdiff_t out_stride;     // floats
-  int num_tokens;
-  int start;                // position of the first new token; start + num_tokens tokens are cached
-  const void* const* pages; // page i holds tokens 64 i .. 64 i + 63, rows of rank + rope_dim
-  bool bf16_cache;
-  Matrix kv_b;              // whole matrix; this head's key rows start at key_row, its value rows at key_row + nope_dim
-  int key_row;
-  int nope_dim, rope_dim, v_dim, rank;
+// Some heads of one token against cached rows.
+struct LatentBlock {
+  const float* q;     // packed: [rank + rope][16 heads], zeros for missing heads
+  int heads;          // 1..16
+  int rank, rope;
+  const float* rows;  // [num][rank + rope]
+  int num;            // 1..64
   float softmax_scale;
-  float* scratch;           // prefill_scratch_floats() floats
-  bool (*stopped)(const void* context);  // asked every few milliseconds; once it says yes, `out` stays undefined
-  const void* stop_context;
+  AttentionState state;
+  const void* next;   // what is read next, to come closer meanwhile
+  ptrdiff_t next_bytes;
+};
+
+// A block of one head's queries against a span of keys and values. Query i sees the span's first visible + i keys.
+struct QueryBlock {
+  const float* q;            // [num] rows at q_stride
+  ptrdiff_t q_stride;        // floats
+  float* out;                // [num] rows of v at out_stride: sums so far, divided by l once a query is done
+  ptrdiff_t out_stride;      // floats
+  float* m;                  // [num], as in AttentionState
+  float* l;                  // [num]
+  int num;                   // 1..48
+  int num_done;              // the first so many queries see no key after this span
+  bool first;                // no span came before: m, l and out are unset
+  int visible;               // may be <= 0: the first queries see none of this span
+  const float* keys;         // strips of [head][16 keys]
+  const float* values;       // strips of [values_stride keys][16]
+  ptrdiff_t values_stride;
+  int num_keys;
+  int head, v;               // elements of a key, of a value
+  float softmax_scale;
+  float* scratch;            // attend_queries_scratch_floats() floats
 };
 
 // What a target's decoded FP8 values have to be multiplied by: single ones (`value`), those of a group by way of the
@@ -99,12 +115,12 @@ struct Kernels {
   void (*unpack)(const float* c, int rows, int num_tokens, float* const* y, int col0);
   size_t (*gemm_scratch_floats)();
 
-  // Decode attention: `heads` (1..8) queries q[heads][rank + rope] against `num` (<= 64) cached rows; updates the state.
-  void (*attend_latent)(const float* q, int heads, int rank, int rope, const float* rows, int num, float softmax_scale,
-                        AttentionState state);
+  // Decode attention; updates the state.
+  void (*attend_latent)(const LatentBlock& job);
 
-  void (*prefill_head)(const PrefillHead& job);
-  size_t (*prefill_scratch_floats)(int num_tokens, int nope_dim, int rope_dim, int v_dim, int rank);
+  // Prefill attention; updates m, l and out.
+  void (*attend_queries)(const QueryBlock& job);
+  size_t (*attend_queries_scratch_floats)(int head, int v);
 };
 
 extern const Kernels kScalarKernels;

@@ -49,7 +49,6 @@ void Program::Memory::allocate(size_t floats) {
 Program::Program(int max_tokens, const Kernels& kernels) : max_tokens_(max_tokens), kernels_(kernels) {}
 
 void Program::append(std::unique_ptr<Op> op) {
-  for (int stage = 0; stage < op->num_stages(); ++stage) stages_.emplace_back(static_cast<int>(ops_.size()), stage);
   ops_.push_back(std::move(op));
 }
 
@@ -116,24 +115,32 @@ bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) 
     }
   }
   fill_ropes(ropes_, run_.positions);
-  stages_begun_.store(0, std::memory_order_relaxed);
   return pool.run(*this, urgency, cancel);
 }
 
 int Program::begin(int stage) {
-  stages_begun_.store(stage, std::memory_order_relaxed);
-  if (stage >= static_cast<int>(stages_.size())) return kEnd;
-  const auto [op, part] = stages_[static_cast<size_t>(stage)];
-  return ops_[static_cast<size_t>(op)]->begin(part, run_);
+  int op = 0;
+  if (stage > 0) {
+    op = op_.load(std::memory_order_relaxed);
+    stage_ = ops_[static_cast<size_t>(op)]->after(stage_);
+    if (stage_ == ops_[static_cast<size_t>(op)]->num_stages()) {
+      ++op;
+      stage_ = 0;
+    }
+  } else {
+    stage_ = 0;
+  }
+  op_.store(op, std::memory_order_relaxed);
+  if (op == static_cast<int>(ops_.size())) return kEnd;
+  return ops_[static_cast<size_t>(op)]->begin(stage_, run_);
 }
 
-void Program::run_tile(int stage, int tile, int worker) {
-  const auto [op, part] = stages_[static_cast<size_t>(stage)];
-  ops_[static_cast<size_t>(op)]->run_tile(part, tile, worker, run_);
+void Program::run_tile(int /*stage*/, int tile, int worker) {
+  ops_[static_cast<size_t>(op_.load(std::memory_order_relaxed))]->run_tile(stage_, tile, worker, run_);
 }
 
 float Program::progress() const {
-  return static_cast<float>(stages_begun_.load(std::memory_order_relaxed)) / static_cast<float>(std::max<size_t>(1, stages_.size()));
+  return static_cast<float>(op_.load(std::memory_order_relaxed)) / static_cast<float>(std::max<size_t>(1, ops_.size()));
 }
 
 }  // namespace localmoe

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -70,12 +69,13 @@ struct Run {
   float* scratch_of(int worker) const { return worker_scratch + worker_stride * static_cast<size_t>(worker); }
 };
 
-// One recorded op: some stages of tiles. Must not throw while it runs.
+// One recorded op: some stages of tiles, one after the other unless the op repeats some. Must not throw while it runs.
 class Op {
  public:
   virtual ~Op() = default;
   virtual int num_stages() const { return 1; }
   virtual int begin(int stage, Run& run) = 0;
+  virtual int after(int stage) { return stage + 1; }  // asked once a stage is over: which comes now; num_stages() for none
   virtual void run_tile(int stage, int tile, int worker, Run& run) = 0;
   virtual size_t scratch_floats(int /*max_tokens*/) const { return 0; }
   virtual size_t worker_floats(int /*max_tokens*/, const Kernels& /*kernels*/) const { return 0; }
@@ -116,13 +116,13 @@ class Program : public Job {
   int max_tokens_;
   const Kernels& kernels_;
   std::vector<std::unique_ptr<Op>> ops_;
-  std::vector<std::pair<int, int>> stages_;  // (op, stage of that op)
   std::vector<RopeTable> ropes_;
   Memory arena_, scratch_, worker_;
   size_t worker_stride_ = 0;
   std::vector<int> worker_nodes_;
   Run run_;
-  std::atomic<int> stages_begun_{0};
+  int stage_ = 0;  // of the op that runs
+  std::atomic<int> op_{0};
 };
 
 }  // namespace localmoe

@@ -1,102 +1,173 @@
 // Decode attention in the latent space: every head reads the same cached rows, as keys whole, as values their first
 // `rank` elements.
+//
+// Both products are blocks of the GEMM's kind, with heads in the lanes for the scores and in the rows for the sums, so
+// the cached rows are read as they lie and nothing is transposed or summed across lanes.
 
-constexpr int kDotHeads = 4;  // 4 heads x 3 keys at a time: 12 sums
-constexpr int kDotKeys = 3;
-constexpr int kMaxHeads = 8;
+// Asks for memory that is needed soon, line by line while the multipliers are busy: a core can wait for about 20 lines,
+// and stands still when it asks for more.
+struct Ahead {
+  const char* at;
+  const char* last;
 
-// out[h][j] = q[h] . keys[j]. Callers repeat a pointer where there are fewer, so every product is summed in one way.
-// Meanwhile the keys behind come closer.
-KERNEL_INLINE void dot_block(const float* const (&q)[kDotHeads], const float* const (&keys)[kDotKeys], int n,
-                             float (&out)[kDotHeads][kDotKeys]) {
-  Sums<kDotHeads, kDotKeys> sums;
-  clear(sums);
-  for_lanes(n, [&](int i, auto part) {
-    Vec key[kDotKeys];
-    KERNEL_UNROLL for (int j = 0; j < kDotKeys; ++j) {
-      key[j] = load(keys[j] + i, part);
-      if (i % (kLine / 4) == 0) prefetch(keys[j] + i + static_cast<ptrdiff_t>(kDotKeys) * n);
+  KERNEL_INLINE void ask() {
+    __builtin_prefetch(at, 0, 2);  // to L2: a page is more than L1 holds
+    at += at < last ? kLine : 0;
+  }
+};
+
+constexpr int kAskSteps = 4;      // multiplications between two lines: a page's come in time for the next one
+
+// step(i) for i in [0, n), a line asked for now and then.
+template <class Step>
+KERNEL_INLINE void steps_asking(int n, Ahead& ahead, Step step) {
+  int i = 0;
+  for (; i + kAskSteps <= n; i += kAskSteps) {
+    ahead.ask();
+    KERNEL_UNROLL for (int u = 0; u < kAskSteps; ++u) step(i + u);
+  }
+  for (; i < n; ++i) step(i);
+}
+
+constexpr int kScorePanel = 192;  // columns of the queries that stay in L1
+
+// scores[j][lanes] (+)= sum over k of keys[j][k] * q[k][lanes], for Keys keys and Vecs vectors of heads.
+template <int Keys, int Vecs>
+KERNEL_INLINE void score_block(const float* keys, ptrdiff_t width, const float* q, int n, float* scores,
+                               bool accumulate, Ahead& ahead) {
+  Vec sum[Keys][Vecs];
+  KERNEL_UNROLL for (int j = 0; j < Keys; ++j) {
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) {
+      sum[j][i] = accumulate ? load(scores + j * kStrip + i * kLanes) : zeros();
     }
-    KERNEL_UNROLL for (int h = 0; h < kDotHeads; ++h) {
-      const Vec query = load(q[h] + i, part);
-      KERNEL_UNROLL for (int j = 0; j < kDotKeys; ++j) sums.of[h][j] = fma(query, key[j], sums.of[h][j]);
+  }
+  const float* rows[(Keys + 2) / 3];  // as in micro_kernel
+  KERNEL_UNROLL for (int j = 0; j < Keys; j += 3) {
+    rows[j / 3] = keys + j * width;
+    asm("" : "+r"(rows[j / 3]));
+  }
+  steps_asking(n, ahead, [&](int k) {
+    Vec right[Vecs];
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) right[i] = load(q + static_cast<ptrdiff_t>(k) * kStrip + i * kLanes);
+    KERNEL_UNROLL for (int j = 0; j < Keys; ++j) {
+      const Vec left = splat(rows[j / 3][j % 3 * width + k]);
+      KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[j][i] = fma(left, right[i], sum[j][i]);
     }
   });
-  KERNEL_UNROLL for (int h = 0; h < kDotHeads; ++h) {
-    KERNEL_UNROLL for (int j = 0; j < kDotKeys; ++j) out[h][j] = sum_lanes(sums.of[h][j]);
+  KERNEL_UNROLL for (int j = 0; j < Keys; ++j) {
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) store(scores + j * kStrip + i * kLanes, sum[j][i]);
   }
 }
 
-// Heads inside keys: a few keys stay in L1 for all heads.
-void score_keys(const float* q, int heads, const float* rows, int num, int width, float scale,
-                float (&scores)[kMaxHeads][kPage]) {
-  for (int j0 = 0; j0 < num; j0 += kDotKeys) {
-    const float* keys[kDotKeys];
-    for (int j = 0; j < kDotKeys; ++j) keys[j] = rows + static_cast<ptrdiff_t>(smaller(j0 + j, num - 1)) * width;
-    for (int h0 = 0; h0 < heads; h0 += kDotHeads) {
-      const float* queries[kDotHeads];
-      for (int h = 0; h < kDotHeads; ++h) queries[h] = q + static_cast<ptrdiff_t>(smaller(h0 + h, heads - 1)) * width;
-      float dots[kDotHeads][kDotKeys];
-      dot_block(queries, keys, width, dots);
-      for (int h = 0; h < smaller(kDotHeads, heads - h0); ++h) {
-        for (int j = 0; j < smaller(kDotKeys, num - j0); ++j) scores[h0 + h][j0 + j] = dots[h][j] * scale;
-      }
+// scores[j][16 heads] of `num` keys, the first Vecs vectors of heads.
+template <int Vecs>
+void score_keys(const LatentBlock& job, float* scores, Ahead& ahead) {
+  constexpr int kKeys = Vecs == kStripVecs ? kMicroRows : kMicroRows * kStripVecs / Vecs;
+  const int width = job.rank + job.rope;
+  for (int k = 0; k < width; k += kScorePanel) {
+    const int n = smaller(kScorePanel, width - k);
+    for (int j = 0; j < job.num; j += kKeys) {
+      with_count<kKeys>(smaller(kKeys, job.num - j), [&](auto count) {
+        score_block<decltype(count)::value, Vecs>(job.rows + static_cast<ptrdiff_t>(j) * width + k, width,
+                                                  job.q + static_cast<ptrdiff_t>(k) * kStrip, n, scores + j * kStrip,
+                                                  k > 0, ahead);
+      });
     }
   }
 }
 
-// One row of online softmax: scores become exp(score - m); returns what the sums so far must be multiplied by.
-float softmax_row(float* scores, int num, float& m, float& l) {
-  Vec largest = splat(-__builtin_inff());
-  int i = 0;
-  for (; i + kLanes <= num; i += kLanes) largest = max(largest, load(scores + i));
-  float new_m = max_lane(largest);
-  for (; i < num; ++i) new_m = new_m > scores[i] ? new_m : scores[i];
-  new_m = new_m > m ? new_m : m;
-  const Vec shift = splat(new_m);
-  Vec sum = zeros();
-  for (i = 0; i + kLanes <= num; i += kLanes) {
-    const Vec p = exponential(load(scores + i) - shift);
-    store(scores + i, p);
-    sum = sum + p;
+// Online softmax of each head: scores become exp(score - m); factors are what the sums so far must be multiplied by.
+template <int Vecs>
+void softmax_heads(float* scores, int num, float scale, float* m, float* l, float* factors) {
+  for (int i = 0; i < Vecs * kLanes; i += kLanes) {
+    Vec largest = load(scores + i);
+    for (int j = 1; j < num; ++j) largest = max(largest, load(scores + j * kStrip + i));
+    const Vec old_m = load(m + i);
+    const Vec new_m = max(largest * splat(scale), old_m);
+    Vec sum = zeros();
+    for (int j = 0; j < num; ++j) {
+      const Vec p = exponential(load(scores + j * kStrip + i) * splat(scale) - new_m);
+      store(scores + j * kStrip + i, p);
+      sum = sum + p;
+    }
+    const Vec factor = exponential(old_m - new_m);  // 0 the first time, when old_m is -inf
+    store(factors + i, factor);
+    store(m + i, new_m);
+    store(l + i, fma(load(l + i), factor, sum));
   }
-  if (i < num) {
-    store(scores + i, exponential(load(scores + i, Part{num - i}) - shift), Part{num - i});
-    sum = sum + load(scores + i, Part{num - i});
-  }
-  float factor = 1.0f;
-  if (new_m > m) {
-    float lanes[kLanes];
-    store(lanes, exponential(splat(m - new_m)));  // 0 the first time, when m is -inf
-    factor = lanes[0];
-  }
-  m = new_m;
-  l = l * factor + sum_lanes(sum);
-  return factor;
 }
 
-// acc[h][0..rank) += sum over j of p[h][j] * rows[j][0..rank).
-void add_values(const float* p, int heads, const float* rows, int num, int width, int rank, float* acc) {
+// acc[h][0..16) += sum over j of p[j][h] * values[j][0..16), for Heads heads.
+template <int Heads>
+KERNEL_INLINE void value_block(const float* p, const float* values, ptrdiff_t width, int num, float* acc,
+                               ptrdiff_t stride, Ahead& ahead) {
+  Vec sum[Heads][kStripVecs];
+  KERNEL_UNROLL for (int h = 0; h < Heads; ++h) {
+    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[h][i] = load(acc + h * stride + i * kLanes);
+  }
+  steps_asking(num, ahead, [&](int j) {
+    Vec right[kStripVecs];
+    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) right[i] = load(values + j * width + i * kLanes);
+    KERNEL_UNROLL for (int h = 0; h < Heads; ++h) {
+      const Vec left = splat(p[j * kStrip + h]);
+      KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[h][i] = fma(left, right[i], sum[h][i]);
+    }
+  });
+  KERNEL_UNROLL for (int h = 0; h < Heads; ++h) {
+    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) store(acc + h * stride + i * kLanes, sum[h][i]);
+  }
+}
+
+// The same for any number of heads, in blocks as even as can be.
+void add_strip(const float* p, int heads, const float* values, ptrdiff_t width, int num, float* acc, ptrdiff_t stride,
+               Ahead& ahead) {
+  for (int blocks = (heads + kMicroRows - 1) / kMicroRows; blocks > 0; --blocks) {
+    const int block = (heads + blocks - 1) / blocks;
+    with_count<smaller(kMicroRows, kStrip)>(block, [&](auto count) {
+      value_block<decltype(count)::value>(p, values, width, num, acc, stride, ahead);
+    });
+    p += block;
+    acc += block * stride;
+    heads -= block;
+  }
+}
+
+// acc[h][0..rank) += sum over j of p[j][h] * rows[j][0..rank).
+void add_values(const LatentBlock& job, const float* p, Ahead& ahead) {
+  const int rank = job.rank;
+  const int width = rank + job.rope;
   int col = 0;
-  for (; col + kStrip <= rank; col += kStrip) multiply(p, kPage, heads, rows + col, width, num, acc + col, rank, true);
+  for (; col + kStrip <= rank; col += kStrip) {
+    add_strip(p, job.heads, job.rows + col, width, job.num, job.state.acc + col, rank, ahead);
+  }
   if (col == rank) return;
   float values[kPage * kStrip] = {};
-  float sums[kMaxHeads * kStrip];
-  for (int j = 0; j < num; ++j) {
-    for (int i = col; i < rank; ++i) values[j * kStrip + i - col] = rows[static_cast<ptrdiff_t>(j) * width + i];
+  float sums[kStrip * kStrip] = {};
+  for (int j = 0; j < job.num; ++j) {
+    for (int i = col; i < rank; ++i) values[j * kStrip + i - col] = job.rows[static_cast<ptrdiff_t>(j) * width + i];
   }
-  multiply(p, kPage, heads, values, kStrip, num, sums, kStrip, false);
-  for (int h = 0; h < heads; ++h) add(acc + h * rank + col, sums + h * kStrip, acc + h * rank + col, rank - col);
+  add_strip(p, job.heads, values, kStrip, job.num, sums, kStrip, ahead);
+  for (int h = 0; h < job.heads; ++h) {
+    float* acc = job.state.acc + static_cast<ptrdiff_t>(h) * rank + col;
+    add(acc, sums + h * kStrip, acc, rank - col);
+  }
 }
 
-void attend_latent(const float* q, int heads, int rank, int rope, const float* rows, int num, float softmax_scale,
-                   AttentionState state) {
-  float scores[kMaxHeads][kPage];
-  const int width = rank + rope;
-  score_keys(q, heads, rows, num, width, softmax_scale, scores);
-  for (int h = 0; h < heads; ++h) {
-    const float factor = softmax_row(scores[h], num, state.m[h], state.l[h]);
-    if (factor != 1.0f) scale_row(state.acc + static_cast<ptrdiff_t>(h) * rank, factor, rank);
+template <int Vecs>
+void attend_heads(const LatentBlock& job) {
+  float scores[kPage * kStrip];
+  float factors[kStrip] = {};
+  Ahead ahead{static_cast<const char*>(job.next), static_cast<const char*>(job.next) + job.next_bytes};
+  if (job.next == nullptr) ahead.at = ahead.last = reinterpret_cast<const char*>(job.rows);
+  score_keys<Vecs>(job, scores, ahead);
+  softmax_heads<Vecs>(scores, job.num, job.softmax_scale, job.state.m, job.state.l, factors);
+  for (int h = 0; h < job.heads; ++h) {
+    if (factors[h] != 1.0f) scale_row(job.state.acc + static_cast<ptrdiff_t>(h) * job.rank, factors[h], job.rank);
   }
-  add_values(scores[0], heads, rows, num, width, rank, state.acc);
+  add_values(job, scores, ahead);
+}
+
+void attend_latent(const LatentBlock& job) {
+  if (job.heads > kLanes) return attend_heads<kStripVecs>(job);
+  attend_heads<1>(job);
 }

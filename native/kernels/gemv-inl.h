@@ -51,10 +51,11 @@ KERNEL_INLINE void clear(Sums<Rows, Tokens>& sums) {
   }
 }
 
-// Sums of a block: two for each row and token where there would be too few chains of FMAs to hide their latency.
+// Sums of a block: two for each row and token where there would be too few chains of FMAs to hide their latency. A row
+// has as many when it is alone, so that its own sum is the same.
 template <int Rows, int Tokens>
 struct BlockSums {
-  static constexpr int kChains = Rows * Tokens <= kGemvChains / 2 ? 2 : 1;
+  static constexpr int kChains = kGemvRows[Tokens - 1] * Tokens <= kGemvChains / 2 ? 2 : 1;
   Sums<Rows, Tokens> chain[kChains];
 
   KERNEL_INLINE Vec of(int r, int t) const {

@@ -18,7 +18,7 @@ constexpr Kernels make_table(const char* name) {
   table.unpack = unpack;
   table.gemm_scratch_floats = gemm_scratch_floats;
   table.attend_latent = attend_latent;
-  table.prefill_head = prefill_head;
-  table.prefill_scratch_floats = prefill_scratch_floats;
+  table.attend_queries = attend_queries;
+  table.attend_queries_scratch_floats = attend_queries_scratch_floats;
   return table;
 }

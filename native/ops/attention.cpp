@@ -1,208 +1,114 @@
-// Multi-head latent attention over the paged latent cache.
-//
-// Sessions with a few new tokens take the absorbed form: kv_b's key half is folded into the query, attention runs on
-// the latents themselves, kv_b's value half expands the result. Longer ones take the expanded (flash) form of
-// prefill_head, which spends less per token and more per call.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
+// Multi-head latent attention over the paged latent cache: each session's new tokens take the form that costs less.
+#include "attention.h"
 
-#include "ops.h"
+#include <algorithm>
 
 namespace localmoe {
+
+const float* Attention::rows(const Run& run, const int32_t* table, int first, int num, float* page) const {
+  const char* rows = cache.row(table, first);
+  if (!cache.bf16) return reinterpret_cast<const float*>(rows);
+  run.kernels->bf16_to_f32(reinterpret_cast<const uint16_t*>(rows), page, num * width());
+  return page;
+}
+
 namespace {
 
-constexpr int kAbsorbedTokens = 8;  // most new tokens of a session that take the absorbed form
-constexpr int kAbsorbedRows = 32;   // most rows of a run that do: bounds the scratch
-constexpr int kHeadBlock = 8;       // heads that share one read of the latents
+enum Stage { kAbsorb, kPackQueries, kAttend, kExpand, kPackLatents, kKeysValues, kQueries, kNumStages };
 
-enum Stage { kAbsorb, kAttend, kExpand, kPrefill, kNumStages };
+// Few tokens read kv_b as GEMV does, at the speed of memory; more count their multiply-adds.
+bool absorbed_is_cheaper(const Segment& segment, const MlaShape& shape) {
+  if (segment.count <= kMaxGemvTokens) return true;
+  const double count = segment.count;
+  const double pairs = count * (segment.start + (count + 1) / 2);  // of a query and a key that it sees
+  const double kv_b = static_cast<double>(shape.rank) * (shape.nope_dim + shape.v_dim);
+  const double absorbed = pairs * (2 * shape.rank + shape.rope_dim) + count * kv_b;
+  const double expanded = pairs * (shape.nope_dim + shape.rope_dim + shape.v_dim) + (segment.start + count) * kv_b;
+  return absorbed < expanded;
+}
 
 class MlaAttention : public Op {
  public:
-  MlaAttention(Rows q, LatentPages cache, const Matrix& kv_b, MlaShape shape, Rows out)
-      : q_(q), cache_(cache), kv_b_(kv_b), shape_(shape), out_(out) {}
+  explicit MlaAttention(const Attention& of) : of_(of) {}
 
   int num_stages() const override { return kNumStages; }
 
   int begin(int stage, Run& run) override {
-    const int rows = static_cast<int>(absorbed_.size());
     switch (stage) {
       case kAbsorb:
         split(run);
-        return absorbed_.empty() ? 0 : shape_.num_heads;
+        return absorbed_.begin_absorb(run);
+      case kPackQueries:
+        return absorbed_.begin_pack();
       case kAttend:
-        return rows * ceil_div(shape_.num_heads, kHeadBlock);
+        return absorbed_.begin_attend();
       case kExpand:
-        return rows == 0 ? 0 : shape_.num_heads;
+        return absorbed_.begin_expand();
+      case kPackLatents:
+        return expanded_.begin_pack(run);
+      case kKeysValues:
+        return expanded_.begin_keys_values();
       default:
-        return static_cast<int>(expanded_.size()) * shape_.num_heads;
+        return expanded_.begin_queries();
     }
+  }
+
+  int after(int stage) override {
+    if (stage == kAttend && absorbed_.next_wave()) return kAttend;
+    if (stage == kQueries) expanded_.next_span();
+    if (stage == kExpand || stage == kQueries) return expanded_.done() ? kNumStages : kPackLatents;
+    return stage + 1;
   }
 
   void run_tile(int stage, int tile, int worker, Run& run) override {
     switch (stage) {
       case kAbsorb:
-        absorb(run, tile);
-        break;
+        return absorbed_.absorb(run, tile);
+      case kPackQueries:
+        return absorbed_.pack(run, tile);
       case kAttend:
-        attend(run, tile, worker);
-        break;
+        return absorbed_.attend(run, tile, worker);
       case kExpand:
-        expand(run, tile, worker);
-        break;
+        return absorbed_.expand(run, tile, worker);
+      case kPackLatents:
+        return expanded_.pack(run, tile, worker);
+      case kKeysValues:
+        return expanded_.make_keys_values(run, tile, worker);
       default:
-        prefill(run, tile, worker);
+        return expanded_.attend(run, tile, worker);
     }
   }
 
   size_t scratch_floats(int max_tokens) const override {
-    return static_cast<size_t>(std::min(max_tokens, kAbsorbedRows) * shape_.num_heads) * static_cast<size_t>(width() + padded(shape_.rank));
+    return std::max(absorbed_.scratch_floats(max_tokens), expanded_.scratch_floats(max_tokens));
   }
 
-  size_t worker_floats(int max_tokens, const Kernels& kernels) const override {
-    const size_t page = static_cast<size_t>(kPage) * static_cast<size_t>(width());
-    const size_t state = static_cast<size_t>(kHeadBlock) * static_cast<size_t>(shape_.rank + 2);
-    const size_t operand = static_cast<size_t>(kMaxGemvTokens) * static_cast<size_t>(padded(shape_.rank));
-    const size_t prefill = kernels.prefill_scratch_floats(max_tokens, shape_.nope_dim, shape_.rope_dim, shape_.v_dim, shape_.rank);
-    return std::max({page + state, operand, prefill});
+  size_t worker_floats(int /*max_tokens*/, const Kernels& kernels) const override {
+    return std::max(absorbed_.worker_floats(), expanded_.worker_floats(kernels));
   }
 
  private:
-  int width() const { return shape_.rank + shape_.rope_dim; }
-  int q_width() const { return shape_.nope_dim + shape_.rope_dim; }
-  int kv_row(int head) const { return head * (shape_.nope_dim + shape_.v_dim); }
-
-  // Absorbed queries, then their weighted latents, both [row][head].
-  float* query(const Run& run, int row, int head) const {
-    return run.scratch + static_cast<size_t>(row * shape_.num_heads + head) * static_cast<size_t>(width());
-  }
-  float* latent(const Run& run, int row, int head) const {
-    float* base = run.scratch + absorbed_.size() * static_cast<size_t>(shape_.num_heads * width());
-    return base + static_cast<size_t>(row * shape_.num_heads + head) * static_cast<size_t>(shape_.rank);
-  }
-
   void split(const Run& run) {
     absorbed_.clear();
     expanded_.clear();
-    for (size_t s = 0; s < run.segments.size(); ++s) {
-      const Segment& segment = run.segments[s];
-      const bool fits = static_cast<int>(absorbed_.size()) + segment.count <= kAbsorbedRows;
-      if (segment.count > kAbsorbedTokens || !fits) {
-        expanded_.push_back(static_cast<int>(s));
+    for (const Segment& segment : run.segments) {
+      if (absorbed_.has_room(segment.count) && absorbed_is_cheaper(segment, of_.shape)) {
+        absorbed_.add(segment);
       } else {
-        for (int i = 0; i < segment.count; ++i) absorbed_.push_back(segment.first + i);
+        expanded_.add(segment);
       }
     }
   }
 
-  void absorb(Run& run, int head) {
-    const int rows = static_cast<int>(absorbed_.size());
-    for (int first = 0; first < rows; first += kMaxGemvTokens) {
-      const int n = std::min(kMaxGemvTokens, rows - first);
-      std::array<const float*, kMaxGemvTokens> x{};
-      std::array<float*, kMaxGemvTokens> y{};
-      for (int i = 0; i < n; ++i) {
-        x[static_cast<size_t>(i)] = q_.row(run, absorbed_[static_cast<size_t>(first + i)]) + head * q_width();
-        y[static_cast<size_t>(i)] = query(run, first + i, head);
-        std::memcpy(y[static_cast<size_t>(i)] + shape_.rank, x[static_cast<size_t>(i)] + shape_.nope_dim,
-                    sizeof(float) * static_cast<size_t>(shape_.rope_dim));
-      }
-      run.kernels->gevm(kv_b_, kv_row(head), kv_row(head) + shape_.nope_dim, x.data(), n, y.data());
-    }
-  }
-
-  void attend(Run& run, int tile, int worker) {
-    const int blocks = ceil_div(shape_.num_heads, kHeadBlock);
-    const int row = tile / blocks;
-    const int head0 = tile % blocks * kHeadBlock;
-    const int heads = std::min(kHeadBlock, shape_.num_heads - head0);
-    const int token = absorbed_[static_cast<size_t>(row)];
-    const int32_t* table = run.segments[static_cast<size_t>(run.segment_of[static_cast<size_t>(token)])].table;
-    const int context = run.positions[static_cast<size_t>(token)] + 1;
-
-    float* page = run.scratch_of(worker);
-    float* acc = page + kPage * width();
-    AttentionState state{acc + heads * shape_.rank, acc + heads * (shape_.rank + 1), acc};
-    std::fill_n(acc, heads * shape_.rank, 0.0F);
-    std::fill_n(state.m, heads, -std::numeric_limits<float>::infinity());
-    std::fill_n(state.l, heads, 0.0F);
-    for (int first = 0; first < context; first += kPage) {
-      run.kernels->attend_latent(query(run, row, head0), heads, shape_.rank, shape_.rope_dim, rows_of(run, table, first, context, page),
-                                 std::min(kPage, context - first), shape_.softmax_scale, state);
-    }
-    for (int h = 0; h < heads; ++h) {
-      float* out = latent(run, row, head0 + h);
-      for (int i = 0; i < shape_.rank; ++i) out[i] = acc[h * shape_.rank + i] / state.l[h];
-    }
-  }
-
-  const float* rows_of(const Run& run, const int32_t* table, int first, int context, float* page) const {
-    const char* rows = cache_.row(table, first);
-    if (!cache_.bf16) return reinterpret_cast<const float*>(rows);
-    run.kernels->bf16_to_f32(reinterpret_cast<const uint16_t*>(rows), page, std::min(kPage, context - first) * width());
-    return page;
-  }
-
-  void expand(Run& run, int head, int worker) {
-    const int rows = static_cast<int>(absorbed_.size());
-    const int row0 = kv_row(head) + shape_.nope_dim;
-    for (int first = 0; first < rows; first += kMaxGemvTokens) {
-      const int n = std::min(kMaxGemvTokens, rows - first);
-      std::array<const float*, kMaxGemvTokens> x{};
-      std::array<float*, kMaxGemvTokens> y{};
-      for (int i = 0; i < n; ++i) {
-        float* operand = run.scratch_of(worker) + i * padded(shape_.rank);
-        run.kernels->gemv_prepare(latent(run, first + i, head), shape_.rank, kv_b_.type, operand);
-        x[static_cast<size_t>(i)] = operand;
-        y[static_cast<size_t>(i)] = out_.row(run, absorbed_[static_cast<size_t>(first + i)]) + head * shape_.v_dim - row0;
-      }
-      run.kernels->gemv(kv_b_, row0, row0 + shape_.v_dim, x.data(), n, y.data());
-    }
-  }
-
-  void prefill(Run& run, int tile, int worker) {
-    const Segment& segment = run.segments[static_cast<size_t>(expanded_[static_cast<size_t>(tile / shape_.num_heads)])];
-    const int head = tile % shape_.num_heads;
-    std::vector<const void*> pages;
-    for (int first = 0; first < segment.start + segment.count; first += kPage) pages.push_back(cache_.row(segment.table, first));
-    PrefillHead job{};
-    job.q = q_.row(run, segment.first) + head * q_width();
-    job.q_stride = q_.stride;
-    job.out = out_.row(run, segment.first) + head * shape_.v_dim;
-    job.out_stride = out_.stride;
-    job.num_tokens = segment.count;
-    job.start = segment.start;
-    job.pages = pages.data();
-    job.bf16_cache = cache_.bf16;
-    job.kv_b = kv_b_;
-    job.key_row = kv_row(head);
-    job.nope_dim = shape_.nope_dim;
-    job.rope_dim = shape_.rope_dim;
-    job.v_dim = shape_.v_dim;
-    job.rank = shape_.rank;
-    job.softmax_scale = shape_.softmax_scale;
-    job.scratch = run.scratch_of(worker);
-    job.stopped = [](const void* flag) { return flag != nullptr && static_cast<const Flag*>(flag)->is_set(); };
-    job.stop_context = run.cancel;
-    run.kernels->prefill_head(job);
-  }
-
-  Rows q_;
-  LatentPages cache_;
-  Matrix kv_b_;
-  MlaShape shape_;
-  Rows out_;
-  std::vector<int> absorbed_;  // token indices
-  std::vector<int> expanded_;  // segment indices
+  const Attention of_;
+  AbsorbedAttention absorbed_{of_};
+  ExpandedAttention expanded_{of_};
 };
 
 }  // namespace
 
 std::unique_ptr<Op> make_mla_attention(Rows q, LatentPages cache, const Matrix& kv_b, MlaShape shape, Rows out) {
-  return std::make_unique<MlaAttention>(q, cache, kv_b, shape, out);
+  return std::make_unique<MlaAttention>(Attention{q, cache, kv_b, shape, out});
 }
 
 }  // namespace localmoe

@@ -336,15 +336,12 @@ ATTENTION = {  # heads, nope, rope, v, rank
 }
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-@pytest.mark.parametrize("dtype", ["float32", "bf16"])
-@pytest.mark.parametrize("kind", ["fp8", "bf16"])
-@pytest.mark.parametrize("counts", [[(0, 1)], [(0, 3), (63, 1), (64, 8)], [(0, 70)], [(130, 9), (5, 60), (200, 2)]])
-def test_mla_attention(target, name, dtype, kind, counts):
-    heads, nope, rope, v, rank = ATTENTION[name]
+def attention(dims, dtype, kind, counts):
+    """One attention layer as a network, its segments and its number of tokens."""
+    heads, nope, rope, v, rank = dims
     shape = MlaShape(heads, nope, rope, v, rank, (nope + rope) ** -0.5)
     kv_b = make_weight(heads * (nope + v), rank, kind)
-    cache = LatentCache(1, 20, rank + rope, dtype)
+    cache = LatentCache(1, sum((start + count) // PAGE_TOKENS + 2 for start, count in counts), rank + rope, dtype)
     data = cache.layer(0).data
     history = normal(*data.shape, seed=7)
     data[:] = history if dtype == "float32" else bf16(history)
@@ -361,11 +358,36 @@ def test_mla_attention(target, name, dtype, kind, counts):
         ops.append_latent(cache.layer(0), from_array(latent), from_array(key))
         return ops.mla_attention(from_array(q), cache.layer(0), kv_b, shape)
 
-    program = CpuProgram(lambda ops: network(ops, ops.input), total, POOL, target)
-    ids = np.zeros(total, np.int32)
-    ours = program.forward(ids, segments, all_logits=True)
-    positions = torch.cat([torch.arange(s, s + c) for s, c in counts]).float()
-    truth = network(ReferenceOps(Run(torch.zeros(total), positions, segments, True, None, None)), torch.from_numpy)
-    same(ours, truth, 1e-5)
-    for segment in segments:
+    return network, segments, total
+
+
+def attend(network, segments, total, pool, target):
+    program = CpuProgram(lambda ops: network(ops, ops.input), total, pool, target)
+    return program.forward(np.zeros(total, np.int32), segments, all_logits=True)
+
+
+def attend_reference(network, segments, total):
+    positions = torch.cat([torch.arange(s.start, s.start + s.count) for s in segments]).float()
+    return network(ReferenceOps(Run(torch.zeros(total), positions, segments, True, None, None)), torch.from_numpy)
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+@pytest.mark.parametrize("kind", ["fp8", "bf16"])
+@pytest.mark.parametrize("counts", [[(0, 1)], [(0, 3), (63, 1), (64, 8)], [(0, 70)], [(130, 9), (5, 60), (200, 2)]])
+def test_mla_attention(target, name, dtype, kind, counts):
+    layer = attention(ATTENTION[name], dtype, kind, counts)
+    same(attend(*layer, POOL, target), attend_reference(*layer), 1e-5)
+    for segment in layer[1]:
         assert len(segment.table.pages) * PAGE_TOKENS >= segment.start + segment.count
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+@pytest.mark.parametrize("counts", [[(2500, 1)], [(1400, 30)], [(300, 260), (500, 3), (90, 430)]])
+def test_long_attention_is_the_same_on_any_number_of_workers(target, dtype, counts):
+    """Many pieces of the cache, in all forms: one token, a short turn, a prompt; two blocks of heads."""
+    layer = attention((33, 32, 8, 32, 128), dtype, "fp8", counts)
+    ours = attend(*layer, POOL, target)
+    same(ours, attend_reference(*layer), 1e-5)
+    assert (ours == attend(*layer, native.Pool([-1]), target)).all()
+    assert (ours == attend(*layer, native.Pool([-1] * 5), target)).all()
