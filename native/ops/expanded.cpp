@@ -109,7 +109,7 @@ void ExpandedAttention::make_keys(Run& run, int head, int strip, int num, int wo
   for (int row = 0; row < of_.shape.nope_dim; row += kGemmRows) {
     const int row0 = of_.key_row(head) + row;
     const int row1 = std::min(row0 + kGemmRows, of_.value_row(head));
-    run.kernels->gemm(of_.kv_b, row0, row1, latents, num, keys + row * kStrip, static_cast<ptrdiff_t>(key_strip()), run.scratch_of(worker));
+    run.kernels->gemm(of_.kv_b, row0, row1, latents, num * kStrip, keys + row * kStrip, static_cast<ptrdiff_t>(key_strip()), run.scratch_of(worker));
   }
   const size_t bytes = sizeof(float) * static_cast<size_t>(of_.shape.rope_dim * kStrip);
   for (int s = 0; s < num; ++s) {
@@ -126,7 +126,7 @@ void ExpandedAttention::make_values(Run& run, int head, int strip, int num, int 
   for (int row = 0; row < of_.shape.v_dim; row += kGemmRows) {
     const int rows = std::min(kGemmRows, of_.shape.v_dim - row);
     const int row0 = of_.value_row(head) + row;
-    run.kernels->gemm(of_.kv_b, row0, row0 + rows, latents, num, product, kGemmTile, run.scratch_of(worker));
+    run.kernels->gemm(of_.kv_b, row0, row0 + rows, latents, num * kStrip, product, kGemmTile, run.scratch_of(worker));
     for (int s = 0; s < num; ++s) {
       for (int r = 0; r < rows; r += kStrip) {
         float* square = values + (row + r) * kSpan + (strip + s) * kStrip * kStrip;
