@@ -1,0 +1,70 @@
+"""Time on the cores: weights come from DRAM while earlier ones are multiplied, so the longer of both counts."""
+
+from itertools import pairwise
+
+from localmoe.engine.cost.placement import Runs
+from localmoe.engine.cost.rates import Cpu, Rate
+from localmoe.engine.cost.routing import distinct_experts, over_experts
+from localmoe.engine.cost.sizes import Weights, prompt_attention_flops, sizes_of, token_attention_flops
+from localmoe.engine.cost.term import Term, computed, longest, moved, total
+from localmoe.model.config import ModelConfig
+
+GEMV_TOKENS = 8  # up to so many share one decoding of the weights
+STRIP = 16  # beyond that the kernels take tokens in strips, the last one perhaps nearly empty
+
+
+def linear(cpu: Cpu, name: str, weights: Weights, runs: Runs) -> Term:
+    """`weights` times the tokens of each run."""
+    num_bytes = sum(times * weights.num_bytes for _, times in runs)
+    flops = sum(2.0 * times * tokens * weights.count for tokens, times in runs)
+    seconds = sum(times * weights.count * weight_seconds(cpu, tokens) for tokens, times in runs)
+    return _slower(cpu, name, num_bytes, flops, seconds)
+
+
+def experts(cpu: Cpu, config: ModelConfig, runs: Runs) -> Term:
+    """The routed experts of a layer for each run: those that any token chose, each for its own number of tokens."""
+    expert = sizes_of(config).expert
+    num_bytes = sum(times * distinct_experts(config, tokens) * expert.num_bytes for tokens, times in runs)
+    flops = sum(2.0 * times * tokens * config.top_k * expert.count for tokens, times in runs)
+    seconds = expert.count * sum(
+        times * over_experts(config, tokens, lambda n: weight_seconds(cpu, n)) for tokens, times in runs
+    )
+    return _slower(cpu, "experts", num_bytes, flops, seconds)
+
+
+def prompt_attention(cpu: Cpu, config: ModelConfig, num_tokens: int, chunk: int) -> Term:
+    """All layers' scores and sums of a prompt, chunk by chunk."""
+    flops = config.num_layers * prompt_attention_flops(config, num_tokens, chunk)
+    return computed("attention", flops, cpu.fma.times(cpu.kernels.prompt_attention))
+
+
+def token_attention(cpu: Cpu, config: ModelConfig, context: int, num_streams: int, cache_bytes: int) -> Term:
+    """All layers' attention of one token of each stream; `cache_bytes` of one token's latents."""
+    flops = num_streams * config.num_layers * token_attention_flops(config, context)
+    return longest(
+        "attention",
+        moved("read", float(num_streams) * context * cache_bytes, cpu.read),
+        computed("arithmetic", flops, cpu.fma.times(cpu.kernels.token_attention)),
+    )
+
+
+def weight_seconds(cpu: Cpu, num_tokens: int) -> float:
+    """One weight times `num_tokens`: straight lines between the measured points, from the tokens that kernels see."""
+    if num_tokens <= 0:
+        return 0.0
+    seen = num_tokens if num_tokens <= GEMV_TOKENS else -(-num_tokens // STRIP) * STRIP
+    points = [(tokens, 2 * tokens / (fraction.value * cpu.fma.value)) for tokens, fraction in cpu.kernels.matmul]
+    if seen <= points[0][0]:
+        return points[0][1]
+    for (left, t0), (right, t1) in pairwise(points):
+        if seen <= right:
+            return t0 + (t1 - t0) * (seen - left) / (right - left)
+    return points[-1][1] * seen / points[-1][0]
+
+
+def _slower(cpu: Cpu, name: str, num_bytes: float, flops: float, seconds: float) -> Term:
+    if not seconds:
+        return total(name)
+    fma = cpu.fma.times(cpu.kernels.matmul[0][1])
+    reached = Rate(flops / seconds, fma.origin, fma.source)
+    return longest(name, moved("read", num_bytes, cpu.read), computed("arithmetic", flops, reached))
