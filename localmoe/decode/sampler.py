@@ -48,13 +48,15 @@ class Sampler:
         if s.temperature == 0:
             return best
         with np.errstate(over="ignore", under="ignore"):  # a tiny temperature sends all but the best to exp(-inf)
-            weights = np.exp((logits - logits[best]).astype(np.float64) / s.temperature)
+            weights = np.exp((logits - logits[best]) / np.float32(s.temperature))
+        if s.top_p == 1 and s.min_p == 0:
+            return self._draw(weights)
         chosen = likeliest(weights, s.top_p) if s.top_p < 1 else np.arange(len(weights))
         chosen = chosen[weights[chosen] >= s.min_p]  # the best has weight 1
         return int(chosen[self._draw(weights[chosen])])
 
-    def _draw(self, weights: NDArray[np.float64]) -> int:
-        sums = np.cumsum(weights)
+    def _draw(self, weights: NDArray[np.float32]) -> int:
+        sums = np.cumsum(weights, dtype=np.float64)
         place = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
         return min(int(place), len(weights) - 1)
 
@@ -71,21 +73,20 @@ def penalised(
     return logits
 
 
-def likeliest(weights: NDArray[np.float64], top_p: float) -> NDArray[np.intp]:
-    """The fewest ids, likeliest first, that hold `top_p` of all weight.
+def likeliest(weights: NDArray[np.float32], top_p: float) -> NDArray[np.intp]:
+    """The fewest ids, in their order, that hold `top_p` of all weight; of equals the first ones.
 
-    Those below (1 - top_p) / V of the weight hold less than 1 - top_p together, so none of them is needed;
-    of the rest only as many are sorted as it takes.
+    Those below (1 - top_p) / V of the weight hold less than 1 - top_p together, so none of them is needed. Of the rest
+    the weights are sorted, which numpy does many at a time, and not the ids.
     """
-    total = weights.sum()
+    total = weights.sum(dtype=np.float64)
     ids = np.flatnonzero(weights >= (1 - top_p) / len(weights) * total)
-    count = 256
-    while count < len(ids):
-        part = ids[np.argpartition(-weights[ids], count)[:count]]
-        if weights[part].sum() >= top_p * total:
-            ids = part
-            break
-        count *= 4
-    ids = ids[np.argsort(-weights[ids], kind="stable")]
-    sums = np.cumsum(weights[ids])
-    return ids[: int(np.searchsorted(sums, top_p * total)) + 1]
+    weights = weights[ids]
+    falling = np.sort(weights)[::-1]
+    sums = np.cumsum(falling, dtype=np.float64)
+    count = min(int(np.searchsorted(sums, top_p * total)) + 1, len(ids))
+    least = falling[count - 1]
+    above = weights > least
+    equal = np.flatnonzero(weights == least)[: count - int(above.sum())]
+    above[equal] = True
+    return ids[above]
