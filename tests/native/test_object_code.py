@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from localmoe import _native as native
 from localmoe.settings import KERNEL_TARGETS
 
 NATIVE = Path(__file__).parents[2] / "native"
@@ -89,4 +90,7 @@ def test_the_settings_name_every_target_and_the_selection_knows_them():
     assert all(len(found) == 1 for found in names.values())
     assert sorted(name for (name,) in names.values()) == sorted(KERNEL_TARGETS)
     tables = re.findall(r"\{&(k\w+)Kernels, &\1Measures", (NATIVE / "isa.cpp").read_text())
-    assert [re.sub("^k", "", table).lower() for table in tables] == [name.replace("_", "") for name in KERNEL_TARGETS]
+    assert {table[1:].lower() for table in tables} == {name.replace("_", "") for name in KERNEL_TARGETS}
+    here = native.supported_targets()
+    assert here[0] == "scalar"
+    assert [name for name in here if name.startswith("avx512")] == [n for n in KERNEL_TARGETS[3:] if n in here]

@@ -90,7 +90,7 @@ Floats outcome(const Kernels& kernels, Pool& pool, const Sessions& sessions, int
   run.logits = out.data();
   Recorder recorder(run.num_tokens, kernels);
   record(recorder, {Rows::kLogits, width, width});
-  recorder.program.plan(recorder.arena, pool.num_workers());
+  recorder.program.plan(recorder.arena, pool.num_workers(), {});
   recorder.program.forward(pool, Urgency::urgent, nullptr, std::move(run));
   return out;
 }
@@ -168,7 +168,7 @@ void check_rows() {
 struct ExpertWeights {
   static constexpr int kNum = 5;
   std::vector<uint8_t> data;
-  ExpertBlob blob;
+  ExpertPart part;
 
   ExpertWeights(int hidden, int inter, WeightType type) {
     std::vector<Weights> all;
@@ -176,7 +176,7 @@ struct ExpertWeights {
       for (const auto& [rows, cols] : {std::pair{inter, hidden}, {inter, hidden}, {hidden, inter}}) all.emplace_back(rows, cols, type);
     }
     size_t stride = 0;
-    ExpertMatrix* matrices[] = {&blob.gate, &blob.up, &blob.down};
+    ExpertMatrix* matrices[] = {&part.gate, &part.up, &part.down};
     for (int m = 0; m < 3; ++m) {
       Matrix shape = all[static_cast<size_t>(m)].matrix;
       shape.data = shape.scale = nullptr;
@@ -191,9 +191,9 @@ struct ExpertWeights {
       std::copy(w.data.begin(), w.data.end(), expert + matrices[n % 3]->offset);
       std::memcpy(expert + matrices[n % 3]->scale_offset, w.scale.data(), w.scale.size() * sizeof(float));
     }
-    blob.data = data.data();
-    blob.stride = stride;
-    blob.num_experts = kNum;
+    part.data = data.data();
+    part.stride = stride;
+    part.num_experts = kNum;
   }
 };
 
@@ -213,7 +213,7 @@ void check_experts() {
           const Rows given = r.given(x);
           const RoutingRows routing{ids.data(), 0, kTopK, r.value(kTopK)};
           r.program.append(make_route(r.given(logits), {ExpertWeights::kNum, kTopK, 1, 1, true, false, true, 2.5F, nullptr}, routing));
-          r.program.append(make_experts(given, routing, experts.blob, out));
+          r.program.append(make_experts(given, routing, {experts.part}, out));
         });
       }
     }
