@@ -1,20 +1,43 @@
 // y[t][col] = sum over rows of x[t][row] * w[row][col], for 1..8 tokens: the transposed product, on the same bytes.
 //
-// A few whole rows at a time, straight through memory, added to y, which stays in L1. The block scale goes into x: a
-// row's block changes too often to wait for its end.
+// A few whole rows at a time, straight through memory, added to y, which stays in L1, in the order that suits the
+// decoder; it is put right at the end. The block scale goes into x: a row's block changes too often to wait for its end.
 
-constexpr int kRowsAdded = 8;
+constexpr int kRowsAdded = 4;
 
-// y[t][col ..] += these rows' columns [col, col + kLanes), or the first part of them.
-template <class W, int Rows, int Tokens, class Lanes>
-KERNEL_INLINE void add_columns(const typename W::Element* p, ptrdiff_t stride, const float (&x)[Tokens][Rows],
-                               float* const* y, int col, Lanes lanes) {
-  Vec weights[Rows];
-  KERNEL_UNROLL for (int r = 0; r < Rows; ++r) weights[r] = W::load_vec(p + r * stride);
+// y[t][col ..] += half a group of these rows.
+template <class W, int Rows, int Tokens>
+KERNEL_INLINE void add_half_columns(const typename W::Element* p, ptrdiff_t stride, const float (&x)[Tokens][Rows],
+                                    float* const* y, int col, int half) {
+  Vec weights[Rows][kHalfVecs];
+  KERNEL_UNROLL for (int r = 0; r < Rows; ++r) W::load_half(p + r * stride, half, weights[r]);
   KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) {
-    Vec sum = load(y[t] + col, lanes);
-    KERNEL_UNROLL for (int r = 0; r < Rows; ++r) sum = fma(weights[r], splat(x[t][r]), sum);
-    store(y[t] + col, sum, lanes);
+    float* to = y[t] + col + half * kLanes;
+    Vec sum[kHalfVecs];
+    KERNEL_UNROLL for (int i = 0; i < kHalfVecs; ++i) sum[i] = load(to + i * kLanes);
+    KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
+      const Vec factor = splat(x[t][r]);
+      KERNEL_UNROLL for (int i = 0; i < kHalfVecs; ++i) sum[i] = fma(weights[r][i], factor, sum[i]);
+    }
+    KERNEL_UNROLL for (int i = 0; i < kHalfVecs; ++i) store(to + i * kLanes, sum[i]);
+  }
+}
+
+// The last n < 32 columns. They are copied, because nothing may be read past the last row's end; their sums lie in the
+// group's first places, as the decoder has them, and only those of real columns are kept.
+template <class W, int Rows, int Tokens>
+void add_last_columns(const typename W::Element* p, ptrdiff_t stride, int n, const float (&x)[Tokens][Rows],
+                      float* const* y, int col) {
+  typename W::Element group[Rows][kGroup] = {};
+  for (int r = 0; r < Rows; ++r) __builtin_memcpy(group[r], p + r * stride, static_cast<size_t>(n) * sizeof *p);
+  float sums[Tokens][kGroup] = {};
+  float* to[Tokens];
+  for (int t = 0; t < Tokens; ++t) to[t] = sums[t];
+  for (int half = 0; half < kGroupVecs; half += kHalfVecs) add_half_columns<W>(group[0], kGroup, x, to, 0, half);
+  for (int t = 0; t < Tokens; ++t) {
+    for (int i = 0; i < kGroup; ++i) {
+      if (W::order(i) < n) y[t][col + W::order(i)] += sums[t][i];
+    }
   }
 }
 
@@ -26,20 +49,30 @@ void add_rows(const Matrix& w, int row, const float* const* x, int x_at, float* 
     const int end = smaller(block + kBlock, w.cols);
     float scaled[Tokens][Rows];
     for (int r = 0; r < Rows; ++r) {
-      const float scale = block_scale(w, row + r, block) * W::kUnit;
+      const float scale = block_scale(w, row + r, block) * W::kOperandUnit;
       for (int t = 0; t < Tokens; ++t) scaled[t][r] = x[t][x_at + r] * scale;
       for (int k = block; k < end; k += kLine / static_cast<int>(sizeof *p)) prefetch(p + (r + Rows) * stride + k);
     }
     int col = block;
-    for (; col + kLanes <= end; col += kLanes) add_columns<W>(p + col, stride, scaled, y, col, Whole{});
-    if (col < end) {
-      typename W::Element tail[Rows][kLanes] = {};  // nothing may be read past the last row's end
-      for (int r = 0; r < Rows; ++r) {
-        __builtin_memcpy(tail[r], p + r * stride + col, static_cast<size_t>(end - col) * sizeof *p);
+    for (; col + kGroup <= end; col += kGroup) {
+      KERNEL_UNROLL for (int half = 0; half < kGroupVecs; half += kHalfVecs) {
+        add_half_columns<W>(p + col, stride, scaled, y, col, half);
       }
-      add_columns<W>(tail[0], kLanes, scaled, y, col, Part{end - col});
     }
+    if (col < end) add_last_columns<W>(p + col, stride, end - col, scaled, y, col);
   }
+}
+
+// From the decoder's order, and its units, to the columns'. The last few columns are in their order already.
+template <class W>
+void put_right(float* y, int cols) {
+  int k = 0;
+  for (; k + kGroup <= cols; k += kGroup) {
+    float group[kGroup];
+    __builtin_memcpy(group, y + k, sizeof group);
+    for (int i = 0; i < kGroup; ++i) y[k + W::order(i)] = group[i] * W::kSumUnit;
+  }
+  for (; k < cols; ++k) y[k] *= W::kSumUnit;
 }
 
 void gevm(const Matrix& w, int row0, int row1, const float* const* x, int num_tokens, float* const* y) {
@@ -52,5 +85,6 @@ void gevm(const Matrix& w, int row0, int row1, const float* const* x, int num_to
       for (; row + kRowsAdded <= row1; row += kRowsAdded) add_rows<W, kRowsAdded, kTokens>(w, row, x, row - row0, y);
       for (; row < row1; ++row) add_rows<W, 1, kTokens>(w, row, x, row - row0, y);
     });
+    for (int t = 0; t < num_tokens; ++t) put_right<W>(y[t], w.cols);
   });
 }
