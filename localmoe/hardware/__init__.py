@@ -4,18 +4,37 @@ Knows nothing of models or settings. What cannot be found out is None, and `Mach
 """
 
 from localmoe.hardware.cores import physical_cores
-from localmoe.hardware.machine import Cpu, Disk, Gpu, Limits, Machine, Memory, Node
+from localmoe.hardware.gpu import Gpu, GpuPair, PcieLink, PciGpu
+from localmoe.hardware.machine import (
+    Cache,
+    Cpu,
+    Dimm,
+    Dimms,
+    Disk,
+    HugePool,
+    Limits,
+    Machine,
+    Memory,
+    Node,
+)
 from localmoe.hardware.memory import available_memory
 from localmoe.hardware.survey import probe
 
 __all__ = [
+    "Cache",
     "Cpu",
+    "Dimm",
+    "Dimms",
     "Disk",
     "Gpu",
+    "GpuPair",
+    "HugePool",
     "Limits",
     "Machine",
     "Memory",
     "Node",
+    "PciGpu",
+    "PcieLink",
     "available_memory",
     "physical_cores",
     "probe",
