@@ -14,7 +14,7 @@ from localmoe.hardware.cores import (
     offline_cpus,
     online_cpus,
 )
-from localmoe.hardware.machine import Cache, Cpu, Node
+from localmoe.hardware.machine import Cache, Cpu
 
 # What kernels could use. Linux lists a flag only where it also saves the registers, so the OS state is in it.
 KERNEL_FLAGS = (
@@ -38,7 +38,6 @@ _AVX2 = {"avx2", "fma", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 _AVX512_BF16 = _AVX512 | {"avx512vbmi", "avx512_bf16"}
 _MOST_CACHES = 8  # index folders of one CPU
-NODES = "/sys/devices/system/node"
 
 
 def read_cpu(root: str, found: Sequence[Processor]) -> Cpu:
@@ -111,19 +110,3 @@ def _sizes(root: str, cpus: Sequence[int], index: int) -> list[int]:
         if size := files.to_int((files.read_line(root, f"{folder}/size") or "").removesuffix("K")):
             sizes.append(size * 1024)
     return sizes
-
-
-def read_nodes(root: str) -> tuple[Node, ...]:
-    """NUMA nodes, those without memory or CPUs too; empty when the kernel does not tell."""
-    folders = set(files.names(root, NODES))
-    numbers = files.to_list(files.read(root, f"{NODES}/online"))
-    return tuple(_read_node(root, number) for number in numbers if f"node{number}" in folders)
-
-
-def _read_node(root: str, number: int) -> Node:
-    lines = (files.read(root, f"{NODES}/node{number}/meminfo") or "").splitlines()
-    meminfo = files.pairs("\n".join(line.split(None, 2)[-1] for line in lines if line.strip()), ":")
-    total, free = files.kilobytes(meminfo, "MemTotal"), files.kilobytes(meminfo, "MemFree")
-    caches = [files.kilobytes(meminfo, key) for key in ("Active(file)", "Inactive(file)", "SReclaimable")]
-    available = None if free is None else free + sum(nbytes or 0 for nbytes in caches)
-    return Node(number, files.to_list(files.read(root, f"{NODES}/node{number}/cpulist")), total, free, available)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from localmoe.hardware.gpu import Gpu, GpuPair, PciGpu
+from localmoe.hardware.nodes import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,6 @@ class Cpu:
     def has_smt(self) -> bool:
         """Whether cores run more than one thread."""
         return bool(self.num_cores and self.num_threads and self.num_threads > self.num_cores)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One NUMA node; one without memory has 0 bytes, one without CPUs none of them."""
-
-    number: int
-    cpus: tuple[int, ...]
-    total_bytes: int | None  # "node N memory"
-    free_bytes: int | None  # "node N memory"
-    available_bytes: int | None = None  # free, and what file caches could give back; "node N memory"
 
 
 @dataclass(frozen=True, slots=True)

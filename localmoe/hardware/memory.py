@@ -1,18 +1,16 @@
-"""DRAM, and what is left of it for this process."""
+"""DRAM: how much, of what pages and in which modules."""
+
+import re
 
 from localmoe.hardware import files
-from localmoe.hardware.cgroup import MemoryLimit, memory_limit
+from localmoe.hardware.cgroup import memory_limit
 from localmoe.hardware.dimms import read_dimms
-from localmoe.hardware.huge_pages import read_pools
-from localmoe.hardware.machine import Memory
+from localmoe.hardware.headroom import usable
+from localmoe.hardware.huge_pages import POOLS, free_pages
+from localmoe.hardware.machine import HugePool, Memory
 
 THP = "/sys/kernel/mm/transparent_hugepage"
-
-
-def available_memory(root: str = "/") -> int:
-    """Bytes that this process can still take: the least of MemAvailable and its cgroups' headroom; 0 when unknown."""
-    meminfo = files.pairs(files.read(root, "/proc/meminfo"), ":")
-    return _usable(files.kilobytes(meminfo, "MemAvailable"), memory_limit(root)) or 0
+_FOLDER = re.compile(r"hugepages-(\d{1,9})kB")
 
 
 def read_memory(root: str) -> Memory:
@@ -23,15 +21,21 @@ def read_memory(root: str) -> Memory:
         total_bytes=files.kilobytes(meminfo, "MemTotal"),
         available_bytes=available,
         cgroup_limit_bytes=limit.limit_bytes if limit else None,
-        usable_bytes=_usable(available, limit),
+        usable_bytes=usable(available, limit),
         swap_bytes=files.kilobytes(meminfo, "SwapTotal"),
         huge_pages=files.in_brackets(files.read(root, f"{THP}/enabled")),
         huge_page_defrag=files.in_brackets(files.read(root, f"{THP}/defrag")),
-        huge_pools=read_pools(root),
+        huge_pools=_read_pools(root),
         dimms=read_dimms(root),
     )
 
 
-def _usable(available: int | None, limit: MemoryLimit | None) -> int | None:
-    known = [n for n in (available, limit.headroom_bytes if limit else None) if n is not None]
-    return min(known, default=None)
+def _read_pools(root: str) -> tuple[HugePool, ...]:
+    """The pool of each page size that the kernel has; empty when it does not tell."""
+    pools = []
+    for name in files.names(root, POOLS):
+        folder = f"{POOLS}/{name}"
+        found, num_pages = _FOLDER.fullmatch(name), files.read_int(root, f"{folder}/nr_hugepages")
+        if found and num_pages is not None and (free := free_pages(root, folder)) is not None:
+            pools.append(HugePool(int(found[1]) << 10, num_pages, free))
+    return tuple(sorted(pools, key=lambda pool: pool.page_bytes))

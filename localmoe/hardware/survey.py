@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 from localmoe.hardware import host, pci
 from localmoe.hardware.cores import Processor, processors
-from localmoe.hardware.cpu import read_cpu, read_nodes
+from localmoe.hardware.cpu import read_cpu
 from localmoe.hardware.disk import read_disk
 from localmoe.hardware.gpu import PciGpu
 from localmoe.hardware.gpu_survey import survey_gpus
 from localmoe.hardware.limits import read_limits
-from localmoe.hardware.machine import Cpu, Limits, Machine, Memory, Node
+from localmoe.hardware.machine import Cpu, Limits, Machine, Memory
 from localmoe.hardware.memory import read_memory
+from localmoe.hardware.nodes import Node, read_nodes
 from localmoe.hardware.nvml import Survey
 from localmoe.hardware.reasons import reasons
 

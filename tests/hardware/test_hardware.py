@@ -303,13 +303,28 @@ def test_a_disk_that_never_answers_is_left_alone(monkeypatch):
     assert machine.why_unknown("disk models room") == "no answer within 0.05 s"
 
 
-def test_nothing_heavy_is_imported():
-    code = "import localmoe.hardware, sys; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+def loaded_by(code):
+    program = f"import sys; {code}; print(*sys.modules)"
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
     )
+
+
+def test_nothing_heavy_is_imported():
+    loaded = loaded_by("from localmoe.hardware import probe")
     assert "localmoe.hardware.nvml" in loaded
     assert not loaded & {"torch", "numpy", "pynvml", "localmoe._native"}
+
+
+def test_counting_cores_is_spared_the_rest():
+    loaded = loaded_by("from localmoe.hardware import available_memory, physical_cores")
+    assert not loaded & {"localmoe.hardware.machine", "localmoe.hardware.nvml", "localmoe.hardware.survey"}
+
+
+def test_names_that_are_not_there_are_refused():
+    assert {name for name in hardware.__all__ if hasattr(hardware, name)} == set(hardware.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'speed'"):
+        _ = hardware.speed
 
 
 def test_all_answers_are_frozen():
