@@ -91,7 +91,8 @@ def _dram(machine: Machine) -> Check:
     if memory.total_bytes is None:
         return Check("dram", "DRAM", "warn", f"unknown: {machine.why_unknown('DRAM')}")
     limit = f"; cgroup limit {size(memory.cgroup_limit_bytes)}" if memory.cgroup_limit_bytes else ""
-    return Check("dram", "DRAM", "ok", f"{size(memory.total_bytes)}, {size(memory.usable_bytes)} available{limit}")
+    usable = "unknown" if memory.usable_bytes is None else size(memory.usable_bytes)
+    return Check("dram", "DRAM", "ok", f"{size(memory.total_bytes)}, {usable} available{limit}")
 
 
 def _disk(disk: Disk) -> Check:

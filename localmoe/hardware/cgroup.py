@@ -12,6 +12,10 @@ from localmoe.hardware import files
 from localmoe.hardware.mounts import mounts
 
 UNLIMITED_BYTES = 1 << 60  # version 1 writes "no limit" as a number near 2^63
+_LIMITS = {
+    "memory": ("memory.max", "memory.high", "memory.limit_in_bytes"),
+    "cpu": ("cpu.max", "cpu.cfs_quota_us"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ def memory_limit(root: str) -> MemoryLimit | None:
         limit
         for kind, usage, stat in (
             ("memory.max", "memory.current", ""),
+            ("memory.high", "memory.current", ""),  # above it the kernel slows the group down until it shrinks
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         )
         for group in _groups(root, "memory")
@@ -56,11 +61,35 @@ def cpu_quota(root: str) -> float | None:
     return min(quotas, default=None)
 
 
+def why_unknown(root: str) -> str | None:
+    """Why limits may be missed: a file that should tell one and does not; None when all were understood."""
+    for path in ("/proc/self/cgroup", "/proc/self/mountinfo"):
+        if not files.read_line(root, path):
+            return files.why_not(root, path, "line")
+    if not list(_memberships(root)):
+        return files.why_not(root, "/proc/self/cgroup")
+    limits = [
+        (group, name) for controller, names in _LIMITS.items() for group in _groups(root, controller) for name in names
+    ]
+    odd = (f"{group}/{name}" for group, name in limits if not _understood(root, f"{group}/{name}"))
+    return next((files.why_not(root, path) for path in odd), None)
+
+
+def _understood(root: str, path: str) -> bool:
+    """A limit that is absent is none; the root group has no such files."""
+    if not files.exists(root, path):
+        return True
+    words = (files.read(root, path) or "").split()
+    return bool(words) and all(word == "max" or files.to_int(word) is not None for word in words)
+
+
 def _memory_of(root: str, group: PurePosixPath, limit: str, usage: str, stat_prefix: str) -> MemoryLimit | None:
     limit_bytes = files.read_int(root, f"{group}/{limit}")
-    if limit_bytes is None or limit_bytes >= UNLIMITED_BYTES:
-        return None
     stat = files.pairs(files.read(root, f"{group}/memory.stat"))
+    if stat_prefix and limit_bytes is not None:  # version 1 also tells the limit of ancestors out of sight
+        limit_bytes = min(limit_bytes, files.to_int(stat.get("hierarchical_memory_limit")) or limit_bytes)
+    if limit_bytes is None or not 0 <= limit_bytes < UNLIMITED_BYTES:
+        return None
     cached = sum(files.to_int(stat.get(f"{stat_prefix}{kind}_file")) or 0 for kind in ("active", "inactive"))
     used_bytes = max(0, (files.read_int(root, f"{group}/{usage}") or 0) - cached)
     return MemoryLimit(limit_bytes, max(0, limit_bytes - used_bytes))

@@ -1,78 +1,81 @@
-"""NVIDIA GPUs through NVML. The library is imported only here, and only when asked."""
+"""What `probe` says of GPUs: frozen values, None where it is unknown; `Machine.unknown` has the reasons."""
 
-from importlib import import_module
-from typing import Any
+from dataclasses import dataclass
 
-from localmoe.hardware.machine import Gpu
-
-
-class NoGpuError(Exception):
-    """Why no GPU can be seen."""
+_LANE_BYTES_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # after line coding
 
 
-def read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
-    """All GPUs and the driver's version; NoGpuError with the reason when there is no driver to ask."""
-    try:
-        nvml = import_module("pynvml")
-    except ImportError as error:
-        raise NoGpuError("nvidia-ml-py is not installed") from error
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise NoGpuError(_reason(nvml, error)) from error
-    try:
-        gpus = tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        return gpus, _text(_ask(nvml, nvml.nvmlSystemGetDriverVersion))
-    except nvml.NVMLError as error:
-        raise NoGpuError(f"the NVIDIA driver does not answer: {error}") from error
-    finally:
-        nvml.nvmlShutdown()
+@dataclass(frozen=True, slots=True)
+class PcieLink:
+    """A PCI Express link."""
+
+    generation: int
+    width: int  # lanes
+
+    @property
+    def bytes_s(self) -> float | None:
+        """Bytes a second each way before packet headers; copies reach 80 to 90 % of it. None: a newer generation."""
+        lane = _LANE_BYTES_S.get(self.generation)
+        return None if lane is None else lane * self.width
+
+    def __str__(self) -> str:
+        return f"gen {self.generation} x{self.width}"
 
 
-def _reason(nvml: Any, error: Exception) -> str:
-    code = getattr(error, "value", None)
-    if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return "no NVIDIA driver"
-    if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        return "the NVIDIA driver is not loaded"
-    if code == nvml.NVML_ERROR_NO_PERMISSION:
-        return "no permission to ask the NVIDIA driver"
-    return f"the NVIDIA driver does not start: {error}"
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU, as NVML tells. What is None has its reason under "GPU N" and the word in quotes."""
+
+    name: str
+    total_bytes: int | None  # "VRAM"
+    free_bytes: int | None  # "VRAM"
+    compute_capability: str | None  # "12.0"; "compute capability"
+    pcie_now: PcieLink | None  # as trained now: an idle GPU runs a lower generation; "PCIe"
+    pcie_most: PcieLink | None  # what GPU and slot allow; "PCIe"
+    architecture: str | None = None  # "Blackwell", ...; "architecture"
+    index: int = 0  # NVML's; CUDA may count differently: compare addresses
+    pci_address: str | None = None  # "0000:41:00.0", as in /sys/bus/pci/devices; "PCI address"
+    numa_node: int | None = None  # the node that it hangs on; "NUMA"
+    cpus: tuple[int, ...] = ()  # those near it; "CPUs"
+
+    @property
+    def pcie(self) -> str | None:
+        """Link now and at most: "gen 4 x16 of gen 5 x16"."""
+        return f"{self.pcie_now} of {self.pcie_most}" if self.pcie_now and self.pcie_most else None
+
+    @property
+    def pcie_note(self) -> str:
+        """What to think of a link that is below its best; empty where it is not."""
+        now, most = self.pcie_now, self.pcie_most
+        if now is None or most is None:
+            return ""
+        if now.width < most.width:
+            return f"trained to {now.width} of {most.width} lanes: reseat the card, or use a slot with all lanes"
+        if now.generation < most.generation:
+            return "an idle GPU lowers its link; it rises under load"
+        return ""
 
 
-def _read_gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
-    return Gpu(
-        name=_text(_ask(nvml, nvml.nvmlDeviceGetName, handle)) or "unknown",
-        total_bytes=int(memory.total) if memory else None,
-        free_bytes=int(memory.free) if memory else None,
-        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
-        pcie=_pcie(nvml, handle),
-    )
+@dataclass(frozen=True, slots=True)
+class GpuPair:
+    """How two GPUs reach each other; by their `Gpu.index`. Reasons are under "GPUs A-B" and the word in quotes."""
+
+    first: int
+    second: int
+    peer_to_peer: bool | None  # both read and write each other's memory; "P2P"
+    why_not: str | None  # why the driver refuses that
+    num_nvlinks: int | None  # active links between them; 0: none; "NVLink"
+    path: str | None  # "one board", "one switch", "switches", "host bridge", "node" or "sockets"; "path"
 
 
-def _pcie(nvml: Any, handle: Any) -> str | None:
-    """Link now and at most; an idle GPU may run a lower generation until it works."""
-    now = [
-        _ask(nvml, f, handle) for f in (nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth)
-    ]
-    most = [
-        _ask(nvml, f, handle) for f in (nvml.nvmlDeviceGetMaxPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkWidth)
-    ]
-    if None in now or None in most:
-        return None
-    return f"gen {now[0]} x{now[1]} of gen {most[0]} x{most[1]}"
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """One NVIDIA GPU as the PCI bus shows it, whether its driver works or not."""
 
-
-def _ask(nvml: Any, question: Any, *about: Any) -> Any:
-    """The answer, or None where this driver or GPU does not know."""
-    try:
-        return question(*about)
-    except nvml.NVMLError:
-        return None
-
-
-def _text(name: Any) -> str | None:
-    return name.decode(errors="replace") if isinstance(name, bytes) else name
+    address: str
+    device_id: str  # "10de:2b85"
+    name: str | None  # None: not one of the few whose numbers are known here
+    driver: str | None  # "nvidia", "nouveau", "vfio-pci"; None: none
+    numa_node: int | None  # None: the firmware does not tell
+    pcie_now: PcieLink | None
+    pcie_most: PcieLink | None  # of the GPU alone: the slot may allow less

@@ -1,34 +1,41 @@
-"""DRAM, and what is left of it for this process."""
+"""DRAM: how much, of what pages and in which modules."""
+
+import re
 
 from localmoe.hardware import files
 from localmoe.hardware.cgroup import memory_limit
-from localmoe.hardware.machine import Memory
+from localmoe.hardware.dimms import read_dimms
+from localmoe.hardware.headroom import usable
+from localmoe.hardware.huge_pages import POOLS, free_pages
+from localmoe.hardware.machine import HugePool, Memory
 
-
-def available_memory(root: str = "/") -> int:
-    """Bytes that this process can still take: the least of MemAvailable and its cgroups' headroom; 0 when unknown."""
-    meminfo = files.pairs(files.read(root, "/proc/meminfo"), ":")
-    available = files.kilobytes(meminfo, "MemAvailable")
-    limit = memory_limit(root)
-    known = [n for n in (available, limit.headroom_bytes if limit else None) if n is not None]
-    return min(known, default=0)
+THP = "/sys/kernel/mm/transparent_hugepage"
+_FOLDER = re.compile(r"hugepages-(\d{1,9})kB")
 
 
 def read_memory(root: str) -> Memory:
-    """DRAM as the kernel reports it, and the cgroup's limit."""
+    """DRAM as the kernel reports it, and the cgroup's limit, its pages and its modules."""
     meminfo = files.pairs(files.read(root, "/proc/meminfo"), ":")
-    limit = memory_limit(root)
+    available, limit = files.kilobytes(meminfo, "MemAvailable"), memory_limit(root)
     return Memory(
         total_bytes=files.kilobytes(meminfo, "MemTotal"),
-        available_bytes=files.kilobytes(meminfo, "MemAvailable"),
+        available_bytes=available,
         cgroup_limit_bytes=limit.limit_bytes if limit else None,
-        usable_bytes=available_memory(root),
+        usable_bytes=usable(available, limit),
         swap_bytes=files.kilobytes(meminfo, "SwapTotal"),
-        huge_pages=_selected(files.read(root, "/sys/kernel/mm/transparent_hugepage/enabled")),
+        huge_pages=files.in_brackets(files.read(root, f"{THP}/enabled")),
+        huge_page_defrag=files.in_brackets(files.read(root, f"{THP}/defrag")),
+        huge_pools=_read_pools(root),
+        dimms=read_dimms(root),
     )
 
 
-def _selected(text: str | None) -> str | None:
-    """The word in brackets of "always [madvise] never"."""
-    _, bracket, rest = (text or "").partition("[")
-    return rest.partition("]")[0] if bracket else None
+def _read_pools(root: str) -> tuple[HugePool, ...]:
+    """The pool of each page size that the kernel has; empty when it does not tell."""
+    pools = []
+    for name in files.names(root, POOLS):
+        folder = f"{POOLS}/{name}"
+        found, num_pages = _FOLDER.fullmatch(name), files.read_int(root, f"{folder}/nr_hugepages")
+        if found and num_pages is not None and (free := free_pages(root, folder)) is not None:
+            pools.append(HugePool(int(found[1]) << 10, num_pages, free))
+    return tuple(sorted(pools, key=lambda pool: pool.page_bytes))

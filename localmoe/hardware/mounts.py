@@ -10,6 +10,7 @@ from localmoe.hardware import files
 class Mount:
     """One line of mountinfo."""
 
+    device: str  # "259:2"; "0:41" where no block device is behind it
     root: str  # the part of the filesystem that is mounted
     point: str
     filesystem: str
@@ -34,7 +35,7 @@ def _parse(line: str) -> Mount | None:
     front, back = left.split(" "), right.split(" ")
     if not dash or len(front) < 5 or len(back) < 3:
         return None
-    return Mount(_plain(front[3]), _plain(front[4]), back[0], _plain(back[1]), tuple(back[2].split(",")))
+    return Mount(front[2], _plain(front[3]), _plain(front[4]), back[0], _plain(back[1]), tuple(back[2].split(",")))
 
 
 def _plain(text: str) -> str:

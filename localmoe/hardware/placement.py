@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from localmoe.hardware import files
-from localmoe.hardware.cores import allowed_cpus
-from localmoe.hardware.cpu import read_nodes
+from localmoe.hardware.cores import allowed_cpus, cores_of
+from localmoe.hardware.nodes import read_nodes
 
 UNPINNED = -1
 
@@ -17,10 +16,10 @@ def worker_cpus(num_workers: int, root: str = "/") -> list[int]:
 
 def cpus_of_cores(root: str = "/") -> list[int]:
     """The first CPU of every physical core that this process may run on."""
-    cpus: dict[object, int] = {}
-    for cpu in allowed_cpus(root):
-        siblings = files.to_list(files.read(root, f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
-        cpus.setdefault(siblings or cpu, cpu)
+    allowed, cpus = allowed_cpus(root), dict[object, int]()
+    cores = cores_of(root, allowed)
+    for cpu in allowed:
+        cpus.setdefault(cores.get(cpu, cpu), cpu)
     return sorted(cpus.values())
 
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Sequence
 
 from localmoe.hardware import files
-from localmoe.hardware.cpu import read_nodes
+from localmoe.hardware.nodes import read_nodes
 from localmoe.weights.layout import Region
 
 MPOL_PREFERRED, MPOL_INTERLEAVE = 1, 3

@@ -13,7 +13,7 @@ import localmoe
 from localmoe.cli import doctor
 from localmoe.cli.checks import check_machine
 from localmoe.cli.models import table
-from localmoe.hardware import Cpu, Gpu, Limits, Machine, Memory, Node
+from localmoe.hardware import Cpu, Gpu, Limits, Machine, Memory, Node, PcieLink
 from localmoe.hub.catalog import local_models
 
 GIB = 1 << 30
@@ -130,7 +130,7 @@ def server(**changes) -> Machine:
         "memory": Memory(1152 * GIB, 1100 * GIB, 64 * GIB, 60 * GIB, 0, "madvise"),
         "limits": Limits((0, 1), 8, 8.0, None),
         "disks": (),
-        "gpus": (Gpu("NVIDIA GeForce RTX 5090", 32 * GIB, 30 * GIB, "12.0", "gen 4 x16 of gen 5 x16"),) * 2,
+        "gpus": (Gpu("NVIDIA GeForce RTX 5090", 32 * GIB, 30 * GIB, "12.0", PcieLink(4, 16), PcieLink(5, 16)),) * 2,
         "gpu_driver": "580.10",
         "container": None,
         "hypervisor": None,

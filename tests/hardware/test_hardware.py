@@ -1,16 +1,19 @@
 """What `probe` says of recorded machines, and of none at all."""
 
 import json
+import subprocess
 import sys
+import threading
+from dataclasses import is_dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from localmoe import hardware
-from localmoe.hardware import available_memory, physical_cores, probe
+from localmoe.hardware import available_memory, disk, physical_cores, probe
+from localmoe.hardware.cores import processors
+from localmoe.hardware.cpu import common_flags, targets_for
 from localmoe.hardware.files import to_list
-from localmoe.hardware.gpu import NoGpuError, read_gpus
 
 GIB = 1 << 30
 
@@ -103,11 +106,11 @@ def test_cores_are_found_without_topology_files(tree):
 def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tree):
     machine = probe(tree.root, {"data": Path("/home/me")})
     assert machine.cpu.model is None
-    assert machine.memory.usable_bytes == 0
+    assert machine.memory.usable_bytes is None
     assert physical_cores(tree.root) == 1
     assert available_memory(tree.root) == 0
     assert machine.disks[0].kind == "unknown"
-    assert machine.why_unknown("DRAM") == "no MemTotal in /proc/meminfo"
+    assert machine.why_unknown("DRAM") == "no /proc/meminfo"
     assert {"CPU", "DRAM", "NUMA", "GPU", "ISA"} <= set(dict(machine.unknown))
 
 
@@ -200,15 +203,15 @@ def test_the_disk_under_a_path_is_told(tree, source, filesystem, files, kind):
     for path, text in files.items():
         tree[f"/sys/class/block/{path}"] = text
     (tree.folder / "big disk").mkdir()
-    (disk,) = probe(tree.root, {"models": Path("/big disk/not/yet")}).disks
-    assert (disk.purpose, disk.path, disk.kind, disk.filesystem) == (
+    (found,) = probe(tree.root, {"models": Path("/big disk/not/yet")}).disks
+    assert (found.purpose, found.path, found.kind, found.filesystem) == (
         "models",
         "/big disk/not/yet",
         kind,
         filesystem,
     )
-    assert disk.free_bytes
-    assert disk.total_bytes
+    assert found.free_bytes is not None
+    assert found.total_bytes
 
 
 def test_wsl_and_virtual_machines_are_recognised(tree):
@@ -235,70 +238,105 @@ def test_a_list_that_is_none_is_empty(text):
     assert to_list(text) == ()
 
 
-class FakeNvml(SimpleNamespace):
-    """NVML's face with one GPU, or with none that answers."""
-
-    class NVMLError(Exception):
-        def __init__(self, value: int) -> None:
-            self.value = value
-
-    NVML_ERROR_LIBRARY_NOT_FOUND = 12
-    NVML_ERROR_DRIVER_NOT_LOADED = 9
-    NVML_ERROR_NO_PERMISSION = 4
-
-    def __init__(self, fails_with: int | None = None) -> None:
-        super().__init__(fails_with=fails_with, stopped=False)
-
-    def nvmlInit(self):  # noqa: N802
-        if self.fails_with is not None:
-            raise self.NVMLError(self.fails_with)
-
-    def nvmlShutdown(self):  # noqa: N802
-        self.stopped = True
-
-    def __getattr__(self, name):
-        answers = {
-            "nvmlDeviceGetCount": 1,
-            "nvmlSystemGetDriverVersion": "580.10",
-            "nvmlDeviceGetHandleByIndex": "handle",
-            "nvmlDeviceGetName": b"NVIDIA GeForce RTX 5090",
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=32 * GIB, free=30 * GIB),
-            "nvmlDeviceGetCudaComputeCapability": (12, 0),
-            "nvmlDeviceGetCurrPcieLinkGeneration": 4,
-            "nvmlDeviceGetCurrPcieLinkWidth": 16,
-            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-        }
-        if name in answers:
-            return lambda *_: answers[name]
-
-        def unsupported(*_):
-            raise self.NVMLError(3)
-
-        return unsupported
-
-
-def test_gpus_are_asked_through_nvml(monkeypatch):
-    nvml = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    (gpu,), driver = read_gpus()
-    assert (gpu.name, gpu.total_bytes, gpu.compute_capability, driver) == (
-        "NVIDIA GeForce RTX 5090",
-        32 * GIB,
-        "12.0",
-        "580.10",
-    )
-    assert gpu.pcie is None  # this one does not know its widest link
-    assert nvml.stopped
-
-
 @pytest.mark.parametrize(
-    ("code", "reason"),
-    [(12, "no NVIDIA driver"), (9, "not loaded"), (4, "no permission"), (999, "does not start")],
+    ("bind", "kind"),
+    [
+        ("/var/lib/docker/containers/9f2c/hostname /etc/hostname", "docker"),
+        ("/var/lib/kubelet/pods/1-2/etc-hosts /etc/hosts", "kubernetes"),
+        ("/containers/overlay-containers/1f/userdata/hosts /etc/hosts", "podman"),
+    ],
 )
-def test_without_a_driver_the_reason_is_told(monkeypatch, code, reason):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(fails_with=code))
-    with pytest.raises(NoGpuError, match=reason):
-        read_gpus()
+def test_containers_without_a_mark_are_seen_by_what_the_host_mounts(tree, bind, kind):
+    tree["/proc/self/cgroup"] = "0::/"
+    mounted(tree, f"907 900 259:2 {bind} rw - ext4 /dev/nvme0n1p2 rw")
+    assert probe(tree.root).container == kind
+
+
+def test_memory_high_is_a_limit_too(tree):
+    version2(epyc(tree))
+    tree["/sys/fs/cgroup/user/app/memory.max"] = 64 * GIB
+    tree["/sys/fs/cgroup/user/app/memory.high"] = 48 * GIB
+    assert probe(tree.root).memory.cgroup_limit_bytes == 48 * GIB
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory.high", "cpu.max"])
+def test_a_limit_that_is_not_understood_is_said(tree, name):
+    version2(epyc(tree))
+    assert probe(tree.root).why_unknown("cgroup") == ""
+    tree[f"/sys/fs/cgroup/user/{name}"] = "lots"
+    assert probe(tree.root).why_unknown("cgroup") == f"what /sys/fs/cgroup/user/{name} says is not understood"
+
+
+def test_no_cgroup_file_is_said(tree):
+    assert probe(tree.root).why_unknown("cgroup") == "no /proc/self/cgroup"
+
+
+def test_no_limit_on_locked_memory_is_told_from_an_unknown_one(tree):
+    assert probe(tree.root).why_unknown("memlock") == "no /proc/self/limits"
+    tree["/proc/self/limits"] = "Max locked memory         unlimited            unlimited            bytes"
+    machine = probe(tree.root)
+    assert machine.limits.locked_bytes is None
+    assert machine.why_unknown("memlock") == ""
+
+
+@pytest.mark.parametrize("root", ["/nowhere", "/proc/version", ""])
+def test_a_root_that_is_none_is_a_machine_of_which_nothing_is_known(root):
+    assert probe(root or "/dev/null").memory.usable_bytes is None
+
+
+@pytest.mark.parametrize("path", ["relative/folder", "/with\0zero", "/" + "x" * 5000, "/proc/self/mem/x"])
+def test_odd_paths_have_a_disk_or_a_reason(path):
+    (found,) = probe(paths={"odd": Path(path)}).disks
+    assert found.path == path
+    assert found.free_bytes is not None
+
+
+def test_a_disk_that_never_answers_is_left_alone(monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(disk, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(disk, "_room", lambda *_: release.wait(60))
+    try:
+        machine = probe(paths={"models": Path("/home")})
+    finally:
+        release.set()
+    assert machine.disks[0].free_bytes is None
+    assert machine.why_unknown("disk models room") == "no answer within 0.05 s"
+
+
+def loaded_by(code):
+    program = f"import sys; {code}; print(*sys.modules)"
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
+    )
+
+
+def test_nothing_heavy_is_imported():
+    loaded = loaded_by("from localmoe.hardware import probe")
+    assert "localmoe.hardware.nvml" in loaded
+    assert not loaded & {"torch", "numpy", "pynvml", "localmoe._native"}
+
+
+def test_counting_cores_is_spared_the_rest():
+    loaded = loaded_by("from localmoe.hardware import available_memory, physical_cores")
+    assert not loaded & {"localmoe.hardware.machine", "localmoe.hardware.nvml", "localmoe.hardware.survey"}
+
+
+def test_names_that_are_not_there_are_refused():
+    assert {name for name in hardware.__all__ if hasattr(hardware, name)} == set(hardware.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'speed'"):
+        _ = hardware.speed
+
+
+def test_all_answers_are_frozen():
+    found = [thing for name in hardware.__all__ if is_dataclass(thing := getattr(hardware, name))]
+    assert len(found) == 14
+    assert all(thing.__dataclass_params__.frozen for thing in found)
+
+
+def test_flags_and_native_module_agree_on_this_machine():
+    expected = targets_for(common_flags(processors("/")), processors("/"))
+    for target in ("scalar", "avx2", "avx512", "avx512_bf16"):
+        assert (target in probe().cpu.targets) == (target in expected)
 
 
 def test_this_machine_can_be_probed():
