@@ -1,6 +1,6 @@
 """Measure llama.cpp and localmoe on the same work, in turn, and add both's rows to a CSV file.
 
-    python assets/bench/side_by_side.py --llama-bench PATH --gguf FILE --model FOLDER --csv FILE [--rounds 3]
+    python assets/bench/side_by_side.py --llama-bench PATH --gguf FILE --model FOLDER --csv FILE [--rounds 3] [--no-depth]
 
 FILE and FOLDER hold a model of the same shape: Q8_0 for llama.cpp, FP8 for localmoe. A round is llama.cpp's prefill,
 localmoe's prefill, llama.cpp's decode, localmoe's decode; figures are medians over the rounds, ratios medians of the
@@ -34,13 +34,13 @@ ADDED = "decode-8192-added"
 class Peer:
     """llama-bench on one model. `rates[case]` are tokens per second, one for each round."""
 
-    def __init__(self, tool: Path, gguf: Path, most_threads: int) -> None:
+    def __init__(self, tool: Path, gguf: Path, most_threads: int, *, with_depth: bool) -> None:
         self._tool = tool
         self._gguf = gguf
         self._threads = {case: range(1, most_threads + 1) for case in CASES}
         self.rates: dict[str, list[float]] = {}
         self.commit = ""
-        self.has_depth = "--n-depth" in run([str(tool), "--help"])
+        self.has_depth = with_depth and "--n-depth" in run([str(tool), "--help"])
 
     @property
     def program(self) -> str:
@@ -61,7 +61,8 @@ class Peer:
                 print(f"{self.program} {case}: {rates[best]:.1f} tok/s with {best} threads", file=sys.stderr)
 
     def _rate(self, case: str, threads: int) -> float:
-        command = [str(self._tool), "-m", str(self._gguf), *CASES[case], "-t", str(threads), "-r", "1", "-o", "json"]
+        command = [str(self._tool), "-m", str(self._gguf), *CASES[case], "-t", str(threads), "-o", "json"]
+        command += ["-r", "1" if "-d" in CASES[case] else "2"]
         (found,) = json.loads(run(command))
         self.commit = found["build_commit"]
         return float(found["avg_ts"])
@@ -161,6 +162,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="localmoe's model, a folder")
     parser.add_argument("--csv", type=Path, required=True, help="rows are added to this file")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-depth", action="store_true", help="no decode-8192 of llama.cpp: it reads for minutes before")
     parser.add_argument("--threads", type=int, default=2, help="localmoe's, and llama.cpp's at most")
     parser.add_argument("--localmoe", default="localmoe", help="its command")
     return parser.parse_args()
@@ -176,7 +178,8 @@ def main() -> None:
     for path in (a.gguf, a.model):
         if not path.exists():
             sys.exit(f"there is no {path}")
-    peer, ours = Peer(a.llama_bench, a.gguf, a.threads), Ours(shlex.split(a.localmoe), a.model, a.threads)
+    peer = Peer(a.llama_bench, a.gguf, a.threads, with_depth=not a.no_depth)
+    ours = Ours(shlex.split(a.localmoe), a.model, a.threads)
     for _ in range(a.rounds):
         for suite in ("prefill", "decode"):
             peer.measure(suite)
