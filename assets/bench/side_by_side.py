@@ -1,6 +1,7 @@
 """Measure llama.cpp and localmoe on the same work, in turn, and add both's rows to a CSV file.
 
-    python assets/bench/side_by_side.py --llama-bench PATH --gguf FILE --model FOLDER --csv FILE [--rounds 3] [--no-depth]
+    python assets/bench/side_by_side.py --llama-bench PATH --gguf FILE --model FOLDER --csv FILE \\
+        [--rounds 3] [--no-depth]
 
 FILE and FOLDER hold a model of the same shape: Q8_0 for llama.cpp, FP8 for localmoe. A round is llama.cpp's prefill,
 localmoe's prefill, llama.cpp's decode, localmoe's decode; figures are medians over the rounds, ratios medians of the
@@ -162,7 +163,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="localmoe's model, a folder")
     parser.add_argument("--csv", type=Path, required=True, help="rows are added to this file")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-depth", action="store_true", help="no decode-8192 of llama.cpp: it reads for minutes before")
+    parser.add_argument("--no-depth", action="store_true", help="without llama.cpp's decode-8192: minutes of reading")
     parser.add_argument("--threads", type=int, default=2, help="localmoe's, and llama.cpp's at most")
     parser.add_argument("--localmoe", default="localmoe", help="its command")
     return parser.parse_args()
