@@ -1,6 +1,6 @@
 """Measure llama.cpp and localmoe on the same work, in turn, and add both's rows to a CSV file.
 
-    python assets/bench/side_by_side.py --llama-bench PATH --gguf FILE --model FOLDER --csv FILE \\
+    python assets/bench/side_by_side.py --llama-bench PATH --gguf FILE --model FOLDER --csv FILE
         [--rounds 3] [--no-depth]
 
 FILE and FOLDER hold a model of the same shape: Q8_0 for llama.cpp, FP8 for localmoe. A round is llama.cpp's prefill,
