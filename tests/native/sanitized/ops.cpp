@@ -181,7 +181,7 @@ struct ExpertWeights {
       Matrix shape = all[static_cast<size_t>(m)].matrix;
       shape.data = shape.scale = nullptr;
       const size_t scale_offset = (stride + all[static_cast<size_t>(m)].data.size() + 3) / 4 * 4;
-      *matrices[m] = {stride, scale_offset, shape};
+      *matrices[m] = {stride, scale_offset, 0, shape};
       stride = scale_offset + all[static_cast<size_t>(m)].scale.size() * sizeof(float);
     }
     data.resize(kNum * stride);
