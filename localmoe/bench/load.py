@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
+import localmoe
 from localmoe.bench.checkpoint import bench_checkpoint
 from localmoe.bench.plain_reader import SETTINGS, Setting, read_rate
 from localmoe.bench.rows import Listener, Row, compared
@@ -70,9 +71,9 @@ def _rate_rows(measured: Measured, listener: Listener) -> Iterator[Row]:
 
 
 def _in_a_process(folder: Path, most_bytes: int) -> Measured:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, folder, str(most_bytes)], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", CHILD, folder.absolute(), str(most_bytes)]
+    home = Path(localmoe.__file__).parent.parent  # the child runs what this process does, wherever it was begun
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=home)
     if done.returncode:
         raise LocalmoeError("the weights could not be loaded", done.stderr.strip()[-400:])
     return Measured(**json.loads(done.stdout))

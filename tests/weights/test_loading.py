@@ -8,12 +8,14 @@ import textwrap
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors
 import shards
 
+import localmoe
 from localmoe.errors import CancelledError, CheckpointError, OutOfMemoryError
 from localmoe.hub.checkpoint import Checkpoint, TensorInfo
 from localmoe.weights import load as loading
@@ -419,7 +421,8 @@ def test_peak_memory_is_the_weights_and_all_of_it_comes_back(tmp_path, damaged, 
     shards.write_shard(tmp_path / "model.safetensors", tensors)
     (tmp_path / "config.json").write_text("{}")
     command = [sys.executable, "-c", textwrap.dedent(MEASURE), tmp_path, way]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    home = Path(localmoe.__file__).parent.parent
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=home).stdout
     peak, kept, torch = out.split()
     assert nbytes <= int(peak) < nbytes + (100 << 20)
     assert int(kept) < 24 << 20
