@@ -71,7 +71,7 @@ def _rate_rows(measured: Measured, listener: Listener) -> Iterator[Row]:
 
 
 def _in_a_process(folder: Path, most_bytes: int) -> Measured:
-    command = [sys.executable, "-c", CHILD, folder.absolute(), str(most_bytes)]
+    command = [sys.executable, "-c", CHILD, str(folder.absolute()), str(most_bytes)]
     home = Path(localmoe.__file__).parent.parent  # the child runs what this process does, wherever it was begun
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=home)
     if done.returncode:
