@@ -1,15 +1,16 @@
 """Models by name: what localmoe knows of them, and where they are on this machine."""
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import localmoe
 from localmoe.errors import ModelNotFoundError
 from localmoe.hub.hf_cache import State, bytes_on_disk, cache_folder, repository_folder, snapshot, state_of
-from localmoe.hub.json_file import shown
+from localmoe.hub.json_file import read_json, shown
 
 __all__ = ["CatalogModel", "LocalModel", "Source", "State", "data_path", "load_catalog", "local_models", "resolve"]
 
@@ -32,12 +33,18 @@ class CatalogModel:
     template: str
     temperature: float
     top_p: float
+    shape: Mapping[str, Any] = field(repr=False, compare=False)  # empty: its config.json is here
     note: str = ""
 
     @property
     def is_embedded(self) -> bool:
         """Comes with localmoe."""
         return not self.repo
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What its config.json says of sizes, without a download; for `read_config`. Token ids are not in it."""
+        return read_json(data_path(self.name) / "config.json") if self.is_embedded else self.shape
 
     @property
     def fetch_command(self) -> str:
@@ -81,7 +88,10 @@ def data_path(name: str) -> Path:
 def load_catalog() -> dict[str, CatalogModel]:
     """Every known model by name, in the catalogue's order."""
     tables = tomllib.loads(data_path("models.toml").read_text(encoding="utf-8"))
-    return {name: CatalogModel(name=name, **table) for name, table in tables.items()}
+    shapes = {"": {}, **tables.pop("shapes")}
+    return {
+        name: CatalogModel(**table | {"name": name, "shape": shapes[table["shape"]]}) for name, table in tables.items()
+    }
 
 
 def local_models() -> list[LocalModel]:

@@ -1,16 +1,21 @@
 import json
+import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import shards
+import tiny
 
 from localmoe.errors import CheckpointError, ModelNotFoundError
 from localmoe.hub import catalog, hf_cache
 from localmoe.hub.catalog import data_path, load_catalog, local_models, resolve
 from localmoe.hub.checkpoint import INDEX, Checkpoint
+from localmoe.model.config import ModelConfig, read_config
+from localmoe.model.tensors import expected_tensors
 
 NAMES = [
     "guide", "deepseek-v3", "deepseek-v3-0324", "deepseek-r1", "deepseek-r1-0528", "deepseek-v3.1",
@@ -54,6 +59,37 @@ def test_the_catalogue_holds_what_it_promises():
         assert entry.is_embedded == (name == "guide") == (entry.fetch_command == "")
         assert len(entry.title) < 80 and "\n" not in entry.title
         assert entry.is_embedded or entry.repo.split("/")[1].lower() == name
+
+
+def with_mtp_layer(entry) -> tuple[ModelConfig, int]:
+    """V3's files hold one more layer, with an embedding, a head and a projection of its own: localmoe skips it."""
+    config = read_config(entry.config)
+    if not entry.config.get("num_nextn_predict_layers"):
+        return config, 0
+    extra = 2 * 2 * config.vocab * config.hidden + 2 * config.hidden * config.hidden
+    return replace(config, num_layers=config.num_layers + 1), extra
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shape_gives_the_size_and_the_parameters(name):
+    entry = load_catalog()[name]
+    config, width = read_config(entry.config), {"BF16": 2, "F8_E4M3": 1, "F32": 4}
+    assert config.weight_format == entry.format
+    assert config.max_position >= entry.context
+    whole, extra = with_mtp_layer(entry)
+    nbytes = sum(math.prod(spec.shape) * width[spec.dtypes[0]] for spec in expected_tensors(whole)) + extra
+    assert nbytes == pytest.approx(entry.size_bytes, rel=0.01)
+    assert config.num_params() == pytest.approx(entry.params, rel=0.03)
+    assert config.num_active_params() == pytest.approx(entry.active_params, rel=0.03, abs=0.5e9)
+
+
+def test_the_shape_of_v3_is_that_of_its_config():
+    shape = read_config(load_catalog()["deepseek-r1"].config)
+    assert shape == replace(read_config(tiny.DEEPSEEK_V3), bos_id=None, eos_ids=())
+
+
+def test_the_embedded_model_has_its_config_beside_it():
+    assert load_catalog()["guide"].config == json.loads((data_path("guide") / "config.json").read_text())
 
 
 def test_every_field_is_documented():
