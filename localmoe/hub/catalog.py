@@ -12,7 +12,17 @@ from localmoe.errors import ModelNotFoundError
 from localmoe.hub.hf_cache import State, bytes_on_disk, cache_folder, repository_folder, snapshot, state_of
 from localmoe.hub.json_file import read_json, shown
 
-__all__ = ["CatalogModel", "LocalModel", "Source", "State", "data_path", "load_catalog", "local_models", "resolve"]
+__all__ = [
+    "CatalogModel",
+    "LocalModel",
+    "Source",
+    "State",
+    "data_path",
+    "entry_of",
+    "load_catalog",
+    "local_models",
+    "resolve",
+]
 
 _DATA = {"models.toml": "models.toml", "guide": "assets/guide"}  # installed name -> place in a checkout
 
@@ -99,6 +109,13 @@ def local_models() -> list[LocalModel]:
     return [_on_disk(entry) for entry in load_catalog().values()]
 
 
+def entry_of(model: str) -> CatalogModel | None:
+    """The catalogue's entry of that name or repository, in upper or lower case; None: it has none."""
+    catalog = load_catalog()
+    by_repository = {entry.repo.lower(): entry for entry in catalog.values() if not entry.is_embedded}
+    return catalog.get(model.lower()) or by_repository.get(model.lower())
+
+
 def resolve(model: str | Path) -> Source:
     """A catalogue name, a folder or an `org/repo` of the Hugging Face cache, in this order.
 
@@ -113,9 +130,14 @@ def resolve(model: str | Path) -> Source:
     if text and _is_path(path):
         path = path.expanduser()
         return Source(path.resolve().name or text, path)
-    if text.count("/") == 1 and all(part and not part.startswith((".", "~")) for part in text.split("/")):
-        return _resolve_repository(text, catalog)
+    if is_repository(text):
+        return _resolve_repository(text)
     raise _unknown(text, catalog)
+
+
+def is_repository(text: str) -> bool:
+    """Whether `text` has the form of `org/repo`."""
+    return text.count("/") == 1 and all(part and not part.startswith((".", "~")) for part in text.split("/"))
 
 
 def _folder_of(entry: CatalogModel) -> Path:
@@ -130,9 +152,8 @@ def _folder_of(entry: CatalogModel) -> Path:
     return folder
 
 
-def _resolve_repository(repository: str, catalog: dict[str, CatalogModel]) -> Source:
-    known = {entry.repo.lower(): entry for entry in catalog.values() if not entry.is_embedded}
-    if entry := known.get(repository.lower()):
+def _resolve_repository(repository: str) -> Source:
+    if entry := entry_of(repository):
         return Source(entry.name, _folder_of(entry), entry)
     if folder := snapshot(repository, "main"):
         return Source(repository, folder)
