@@ -60,6 +60,10 @@ class OutOfMemoryError(LocalmoeError):
 
     exit_code = 5
 
+    def __init__(self, message: str, hint: str = "", missing_bytes: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.missing_bytes = missing_bytes  # at the place that is too small; None: it was not counted
+
 
 class VerificationError(LocalmoeError):
     """A checksum or a numeric self-test failed."""

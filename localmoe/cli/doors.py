@@ -106,11 +106,22 @@ def models_door(json: Json = False) -> None:
 
 
 @app.command("doctor")
-def doctor_door(json: Json = False) -> None:
-    """Say what this machine is: CPU, memory, disk, GPUs."""
-    from localmoe.cli.doctor import doctor
+def doctor_door(
+    model: Annotated[
+        str | None,
+        typer.Option("-m", "--model", help="Plan for it: a catalogue name, a folder or org/repo.", metavar="MODEL"),
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure this machine first, about 10 s.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="With -m: how the predictions come about.")] = False,
+    plan: Annotated[str | None, typer.Option(help="auto, cpu, slp, dslp or disk.", metavar="KIND")] = None,
+    context: Context = None,
+    json: Json = False,
+) -> None:
+    """Say what this machine is, what to fix, and what it could run."""
+    from localmoe.cli.doctor.command import Wanted, doctor
 
-    raise typer.Exit(doctor(as_json=json))
+    wanted = Wanted(model=model, measure=measure, explain=explain, json=json)
+    raise typer.Exit(doctor({"plan": plan, "context": context}, wanted))
 
 
 @app.command("bench")

@@ -1,0 +1,130 @@
+"""`localmoe doctor`: probe or measure, plan, predict, print."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localmoe.cli.doctor.check import Check
+from localmoe.cli.doctor.checks import check_machine
+from localmoe.cli.doctor.page import check_lines, head
+from localmoe.cli.doctor.table import table_json, table_lines
+from localmoe.cli.streams import to_stdout
+from localmoe.engine.cost.rates import Rates
+from localmoe.engine.machine_rates import rates_of
+from localmoe.engine.measured import Measured, load_measured
+from localmoe.engine.outlook import Outlook, outlooks
+from localmoe.errors import NotReadyError
+from localmoe.hardware import Machine, probe
+from localmoe.hub.catalog import load_catalog, local_models
+from localmoe.hub.hf_cache import cache_folder
+from localmoe.settings import Settings, data_dir, load_settings
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be said, and how."""
+
+    model: str | None = None  # None: the catalogue
+    measure: bool = False
+    explain: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What all reports are made from."""
+
+    machine: Machine
+    settings: Settings
+    measured: Measured | None
+    rates: Rates
+    checks: tuple[Check, ...]
+
+
+def doctor(flags: Mapping[str, Any], wanted: Wanted) -> int:
+    """Prints the report; the exit code. NotReadyError when the model that is asked for cannot run."""
+    settings = load_settings(flags)
+    machine = probe(paths={"models": cache_folder(), "data": data_dir()})
+    measured = _measure(machine, settings) if wanted.measure else load_measured(machine)
+    survey = Survey(
+        machine, settings, measured, rates_of(machine, measured), check_machine(machine, settings.isa, measured)
+    )
+    if wanted.model is not None:
+        from localmoe.cli.doctor.one_model import report_model
+
+        return report_model(survey, wanted.model, explain=wanted.explain, as_json=wanted.json)
+    return report_catalogue(survey, as_json=wanted.json)
+
+
+def report_catalogue(survey: Survey, *, as_json: bool) -> int:
+    """The machine and the whole catalogue."""
+    local = local_models()
+    present = [model.entry.name for model in local if model.state == "present"]
+    found = () if _cannot_run(survey) else outlooks_of(survey, present)
+    if as_json:
+        sizes = {m.entry.name: {"size_bytes": m.entry.size_bytes, "present": m.state == "present"} for m in local}
+        models = [table_json(one) | sizes[one.name] for one in found]
+        to_stdout(json.dumps(machine_json(survey) | {"models": models}) + "\n")
+    else:
+        to_stdout("\n".join(page(survey, found)) + "\n")
+    return exit_code(survey)
+
+
+def _measure(machine: Machine, settings: Settings) -> Measured:
+    """About ten seconds, its progress on a terminal's stderr."""
+    from localmoe.bench.machine import measure_and_save
+    from localmoe.cli.streams import Aside
+    from localmoe.cli.words import progress_line
+
+    aside = Aside()
+    try:
+        return measure_and_save(machine, settings, lambda event: aside.progress(progress_line(event)))
+    finally:
+        aside.clear()
+
+
+def outlooks_of(survey: Survey, present: list[str]) -> tuple[Outlook, ...]:
+    """Of all catalogue models."""
+    return outlooks(survey.machine, survey.settings, survey.rates, load_catalog().values(), present)
+
+
+def page(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
+    """For people, within 80 columns."""
+    yield from head(survey.machine)
+    yield from check_lines(survey.checks)
+    if found:
+        yield ""
+        yield from table_lines(found)
+        yield ""
+        yield from footnotes(survey, found)
+
+
+def footnotes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
+    """What to know of the numbers."""
+    if any(one.plan and one.plan.gpus for one in found):
+        yield " GPUs are planned for; this version still computes on the CPU alone"
+    if any(one.plan and one.plan.kind == "disk" for one in found):
+        yield " streaming from disk is planned for; this version needs all weights in memory"
+    if any(one.is_estimate and one.plan for one in found):
+        yield " ~ are estimates from data sheets: `localmoe doctor --measure` measures"
+    elif survey.measured:
+        yield f" measured on this machine on {survey.measured.when[:10]}"
+
+
+def machine_json(survey: Survey) -> dict[str, Any]:
+    """What every report begins with."""
+    return {
+        "machine": survey.machine.to_json(),
+        "checks": [check.to_json() for check in survey.checks],
+        "measured": survey.measured.to_json() if survey.measured else None,
+    }
+
+
+def exit_code(survey: Survey) -> int:
+    """Whether localmoe can run here at all."""
+    return NotReadyError.exit_code if _cannot_run(survey) else 0
+
+
+def _cannot_run(survey: Survey) -> bool:
+    return any(check.status == "fail" for check in survey.checks)

@@ -1,0 +1,96 @@
+"""`localmoe doctor -m MODEL`: whether it can run, how, and how fast."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from localmoe.cli.doctor.command import Survey, footnotes, machine_json
+from localmoe.cli.doctor.explain import explain_lines
+from localmoe.cli.doctor.model_page import model_lines
+from localmoe.cli.doctor.page import head
+from localmoe.cli.doctor.table import table_json
+from localmoe.cli.streams import to_stdout
+from localmoe.engine.cost.predict import Prediction
+from localmoe.engine.outlook import Outlook, outlook
+from localmoe.engine.plan import Plan, forecast
+from localmoe.errors import NotReadyError
+from localmoe.hub.small_files import SmallFiles, find_small_files
+from localmoe.model.config import read_config
+
+
+def report_model(survey: Survey, model: str, *, explain: bool, as_json: bool) -> int:
+    """Prints plan and predictions; NotReadyError with the smallest change when it cannot run."""
+    files = find_small_files(model)
+    config = read_config(files.config)
+    one = outlook(survey.machine, survey.settings, survey.rates, files.name, config, on_disk=files.state == "present")
+    prediction = forecast(one.plan, survey.rates, config) if one.plan else None
+    if as_json:
+        to_stdout(json.dumps(model_json(survey, files, one, prediction)) + "\n")
+    else:
+        to_stdout("\n".join(model_report(survey, files, one, prediction, explain=explain)) + "\n")
+    if one.refusal:
+        raise NotReadyError(one.refusal.message, one.refusal.hint) from one.refusal
+    return 0
+
+
+def model_report(
+    survey: Survey, files: SmallFiles, one: Outlook, prediction: Prediction | None, *, explain: bool
+) -> Iterator[str]:
+    """For people, within 80 columns."""
+    yield from head(survey.machine)
+    yield from model_lines(files, one, prediction)
+    if explain and prediction:
+        yield from explain_lines(prediction, one.config)
+    yield ""
+    yield from footnotes(survey, (one,))
+    if warnings := sum(check.status != "ok" for check in survey.checks):
+        yield f" {warnings} finding{'s' * (warnings > 1)} about this machine: see `localmoe doctor`"
+
+
+def model_json(survey: Survey, files: SmallFiles, one: Outlook, prediction: Prediction | None) -> dict[str, Any]:
+    """What `--json` prints: as for the catalogue, with one model, its plan and all predictions."""
+    entry = table_json(one) | {"source": files.source, "state": files.state, "total_bytes": files.total_bytes}
+    return machine_json(survey) | {
+        "models": [entry],
+        "plan": plan_json(one.plan) if one.plan else None,
+        "predictions": prediction_json(prediction) if prediction else None,
+    }
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Every decision, and the bytes at every place."""
+    return {
+        "kind": plan.kind,
+        "isa": plan.isa,
+        "num_threads": plan.num_threads,
+        "cache_dtype": plan.cache_dtype,
+        "chunk": plan.chunk,
+        "context_limit": plan.context_limit,
+        "longest_context": plan.longest_context,
+        "crossover_tokens": plan.crossover_tokens,
+        "ring": {"slots": plan.ring.slots, "group_experts": plan.ring.group_experts} if plan.ring else None,
+        "urgent_share": plan.urgent_share,
+        "gpus": list(plan.gpus),
+        "items": [
+            {"place": item.place, "name": item.name, "bytes": item.num_bytes, "nodes": dict(item.nodes)}
+            for item in plan.items
+        ],
+        "available_bytes": dict(plan.available),
+        "decisions": [{"what": d.what, "choice": d.choice, "why": d.why} for d in plan.decisions],
+        "shared": {
+            "routed_bytes": plan.shared.routed_bytes,
+            "total_bytes": plan.shared.total_bytes,
+            "saved_bytes": plan.shared.saved_bytes,
+        },
+    }
+
+
+def prediction_json(prediction: Prediction) -> dict[str, Any]:
+    """Prompts and contexts."""
+    return {
+        "prefill": [
+            {"tokens": f.num_tokens, "way": f.way, "ttft_s": f.ttft_s, "tok_s": f.tok_s} for f in prediction.prefill
+        ],
+        "decode": [{"context": f.context, "streams": f.num_streams, "tok_s": f.tok_s} for f in prediction.decode],
+        "crossover_tokens": prediction.crossover_tokens,
+    }
