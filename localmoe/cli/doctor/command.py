@@ -65,7 +65,7 @@ def report_catalogue(survey: Survey, *, as_json: bool) -> int:
     if as_json:
         sizes = {m.entry.name: {"size_bytes": m.entry.size_bytes, "present": m.state == "present"} for m in local}
         models = [table_json(one) | sizes[one.name] for one in found]
-        to_stdout(json.dumps(machine_json(survey) | {"models": models}) + "\n")
+        to_stdout(json.dumps(machine_json(survey) | {"models": models, "notes": notes_json(survey, found)}) + "\n")
     else:
         to_stdout("\n".join(page(survey, found)) + "\n")
     return exit_code(survey)
@@ -110,6 +110,11 @@ def footnotes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
         yield " ~ are estimates from data sheets: `localmoe doctor --measure` measures"
     elif survey.measured:
         yield f" measured on this machine on {survey.measured.when[:10]}"
+
+
+def notes_json(survey: Survey, found: tuple[Outlook, ...]) -> list[str]:
+    """The same without a margin."""
+    return [note.strip() for note in footnotes(survey, found)]
 
 
 def machine_json(survey: Survey) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _paper_lines(config: ModelConfig) -> Iterator[str]:
     )
     yield from (f" {line}" for line in wrap(text, WIDTH - 1))
     columns: list[Rates] = [rates(config, num) for rates in (paper_rates, localmoe_rates) for num in NUM_GPUS]
-    names = [f"{who}, {num} GPU{'s' * (num > 1)}" for who in ("paper", "localmoe") for num in NUM_GPUS]
+    names = [f"{who} {num} GPU{'s' * (num > 1)}" for who in ("paper", "localmoe") for num in NUM_GPUS]
     yield _CELLS.format("", *names)
     for tokens in PROMPTS:
         times = [forecast_prefill(rates, config, _placement(rates), tokens).ttft_s for rates in columns]

@@ -58,15 +58,15 @@ def _memory(plan: Plan) -> Iterator[str]:
     for place in plan.places:
         for item in plan.items:
             if item.place == place:
-                yield f" {place:<9}{item.name:<32}{_amount(item.num_bytes):>10}{_by_node(item.nodes)}"
+                yield f" {place:<9}{item.name:<36}{_amount(item.num_bytes):>10}{_by_node(item.nodes)}"
         room = plan.available.get(place)
         of = "" if room is None else f" of {_amount(room)}"
-        yield f" {place:<9}{'in all':<32}{_amount(plan.needed(place)):>10}{of}"
+        yield f" {place:<9}{'in all':<36}{_amount(plan.needed(place)):>10}{of}"
 
 
 def _by_node(nodes: Iterable[tuple[int, int]]) -> str:
     text = ", ".join(f"node {node}: {gigabytes(nbytes)}" for node, nbytes in nodes)
-    return f"  {text}" if text and len(text) <= WIDTH - 54 else ""
+    return f"  {text}" if text and len(text) <= WIDTH - 58 else ""
 
 
 def _amount(num_bytes: int) -> str:

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from localmoe.cli.doctor.command import Survey, footnotes, machine_json
+from localmoe.cli.doctor.check import many
+from localmoe.cli.doctor.command import Survey, footnotes, machine_json, notes_json
 from localmoe.cli.doctor.explain import explain_lines
 from localmoe.cli.doctor.model_page import model_lines
 from localmoe.cli.doctor.page import head
@@ -41,10 +42,12 @@ def model_report(
     yield from model_lines(files, one, prediction)
     if explain and prediction:
         yield from explain_lines(prediction, one.config)
-    yield ""
-    yield from footnotes(survey, (one,))
-    if warnings := sum(check.status != "ok" for check in survey.checks):
-        yield f" {warnings} finding{'s' * (warnings > 1)} about this machine: see `localmoe doctor`"
+    notes = list(footnotes(survey, (one,)))
+    if findings := sum(check.status != "ok" for check in survey.checks):
+        notes.insert(0, f" {many(findings, 'finding')} about this machine: see `localmoe doctor`")
+    if notes:
+        yield ""
+    yield from notes
 
 
 def model_json(survey: Survey, files: SmallFiles, one: Outlook, prediction: Prediction | None) -> dict[str, Any]:
@@ -52,6 +55,7 @@ def model_json(survey: Survey, files: SmallFiles, one: Outlook, prediction: Pred
     entry = table_json(one) | {"source": files.source, "state": files.state, "total_bytes": files.total_bytes}
     return machine_json(survey) | {
         "models": [entry],
+        "notes": notes_json(survey, (one,)),
         "plan": plan_json(one.plan) if one.plan else None,
         "predictions": prediction_json(prediction) if prediction else None,
     }
