@@ -10,7 +10,7 @@ from machines import PAPER, survey, write_model
 from process import MAIN
 from recorded import NAMES
 
-from localmoe.cli.doctor.amounts import duration, kilo, speed
+from localmoe.cli.doctor.amounts import duration, gigabytes, kilo, speed
 from localmoe.cli.doctor.command import outlooks_of, page
 from localmoe.cli.doctor.one_model import report_model
 from localmoe.errors import NotReadyError
@@ -69,6 +69,7 @@ def test_a_machine_that_is_too_small():
     one = survey("laptop-1260p-16gb")
     lines = list(page(one, outlooks_of(one, [])))
     assert rows(lines, "deepseek-v3.1")[1:] == ["no:", "671", "GB", "more", "–", "–", "–"]
+    assert rows(lines, "kimi-k2")[1:4] == ["no:", "1.03", "TB"]
     assert rows(lines, "moonlight")[1:4] == ["disk", "+", "DRAM"]
     assert rows(lines, "moonlight")[-3:] == ["no", "/", "no"]
     assert any("streaming from disk is planned for" in line for line in lines)
@@ -172,6 +173,7 @@ def test_amounts():
         "118 tok/s",
         "2,978 tok/s",
     ]
+    assert [gigabytes(n * 10**9) for n in (1, 9.94, 654, 1017)] == ["1.0 GB", "9.9 GB", "654 GB", "1.02 TB"]
     assert [kilo(n) for n in (100, 1024, 1536, 131072)] == ["100", "1K", "1.5K", "128K"]
 
 
@@ -210,7 +212,7 @@ def test_exit_codes(home, tmp_path):
     assert first.startswith("localmoe: big needs ") and hint.startswith("hint: ")
     assert home.run("doctor", "-m", "no-such-model").returncode == 4
     assert home.run("doctor", "-m", "some/repo", HF_HUB_OFFLINE="1").returncode == 7
-    assert home.run("doctor", "--plan", "magic").returncode == 2
+    assert home.run("doctor", "--plan", "magic").returncode == home.run("doctor", "--explain").returncode == 2
     other = write_model(tmp_path / "other", tiny.DEEPSEEK_V3 | {"model_type": "llama"})
     assert home.run("doctor", "-m", str(other)).returncode == 4
 

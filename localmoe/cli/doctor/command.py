@@ -14,7 +14,7 @@ from localmoe.engine.cost.rates import Rates
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.measured import Measured, load_measured
 from localmoe.engine.outlook import Outlook, outlooks
-from localmoe.errors import NotReadyError
+from localmoe.errors import NotReadyError, UsageError
 from localmoe.hardware import Machine, probe
 from localmoe.hub.catalog import load_catalog, local_models
 from localmoe.hub.hf_cache import cache_folder
@@ -44,6 +44,8 @@ class Survey:
 
 def doctor(flags: Mapping[str, Any], wanted: Wanted) -> int:
     """Prints the report; the exit code. NotReadyError when the model that is asked for cannot run."""
+    if wanted.explain and wanted.model is None:
+        raise UsageError("--explain explains the predictions of one model", "localmoe doctor --explain -m MODEL")
     settings = load_settings(flags)
     machine = probe(paths={"models": cache_folder(), "data": data_dir()})
     measured = _measure(machine, settings) if wanted.measure else load_measured(machine)

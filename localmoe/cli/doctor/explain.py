@@ -36,8 +36,8 @@ def explain_lines(prediction: Prediction, config: ModelConfig) -> Iterator[str]:
 def is_papers_shape(config: ModelConfig) -> bool:
     """Whether all that speed depends on is as in DeepSeek-V3 and R1."""
     shape = read_config(load_catalog()[PAPERS_SHAPE].config)
-    same = {"bos_id": config.bos_id, "eos_ids": config.eos_ids, "max_position": config.max_position}
-    return replace(shape, **same) == config
+    same = replace(shape, bos_id=config.bos_id, eos_ids=config.eos_ids, max_position=config.max_position)
+    return same == config
 
 
 def _term_lines(head: str, term: Term) -> Iterator[str]:
