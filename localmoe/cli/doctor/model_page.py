@@ -12,7 +12,7 @@ from localmoe.engine.plan import Plan
 from localmoe.hub.small_files import SmallFiles
 from localmoe.tui.figures import percent, size
 
-_INDENT = 18
+_INDENT = 19
 _WAYS: dict[Way, str] = {
     "cpu": "on the CPU",
     "cpu+gpu": "experts on the CPU, the rest on the GPU",
