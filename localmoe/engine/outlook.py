@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from localmoe.engine.cost.predict import DecodeForecast, PrefillForecast, forecast_decode, forecast_prefill
+from localmoe.engine.cost.predict import DecodeForecast, PrefillForecast
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sizes import common_bytes, routed_bytes
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.measured import Measured
-from localmoe.engine.plan import Plan, make_plan
-from localmoe.engine.plan.forecast import prediction_inputs
+from localmoe.engine.plan import Plan, forecast, make_plan
 from localmoe.errors import LocalmoeError, NotReadyError, OutOfMemoryError
 from localmoe.hardware import Machine
 from localmoe.hub.catalog import CatalogModel, load_catalog
@@ -96,12 +95,12 @@ def outlook(
     """Plan and forecasts for one model. What cannot be is in the answer; UsageError for settings that cannot be."""
     try:
         plan = make_plan(machine, config, settings, rates, name=name, on_disk=on_disk)
-        planned_rates, fitting = prediction_inputs(plan, rates, config)
-        tokens = min(LONG_PROMPT, fitting.max_position)
-        prefill = forecast_prefill(planned_rates, fitting, plan.placement, tokens)
-        decode = forecast_decode(planned_rates, fitting, plan.placement, min(SHORT_CONTEXT, fitting.max_position))
+        most = max(1, min(config.max_position, plan.longest_context))
+        prompts, contexts = (min(LONG_PROMPT, most),), (min(SHORT_CONTEXT, most),)
+        prediction = forecast(plan, rates, config, prompts, contexts, streams=(1,))
     except (OutOfMemoryError, NotReadyError) as error:
         return Outlook(name, config, None, None, None, is_estimate=True, refusal=error)
+    (prefill,), (decode,) = prediction.prefill, prediction.decode
     return Outlook(name, config, plan, prefill, decode, is_estimate=rests_on_estimates(rates, plan))
 
 

@@ -23,6 +23,16 @@ from small_hub import serving
 SMALL = 16 * 1024  # tokens
 BIG = tiny.DEEPSEEK_V3 | {"moe_intermediate_size": 1 << 20}
 
+MEASURED = f"""
+import localmoe.bench.machine
+from localmoe.engine.measured import Measured
+def measure_and_save(machine, settings, listener):
+    listener.progress("the streaming read")
+    listener.warn("not everything")
+    return Measured("2026-11-30T00:00:00", "1", "avx2", 2, stream_bytes_s=871e9)
+localmoe.bench.machine.measure_and_save = measure_and_save
+{MAIN}"""
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
@@ -69,7 +79,7 @@ def test_a_machine_that_is_too_small():
     one = survey("laptop-1260p-16gb")
     lines = list(page(one, outlooks_of(one, [])))
     assert rows(lines, "deepseek-v3.1")[1:] == ["no:", "671", "GB", "more", "–", "–", "–"]
-    assert rows(lines, "kimi-k2")[1:4] == ["no:", "1.03", "TB"]
+    assert rows(lines, "kimi-k2")[1:4] == ["no:", "1.0", "TB"]
     assert rows(lines, "moonlight")[1:4] == ["disk", "+", "DRAM"]
     assert rows(lines, "moonlight")[-3:] == ["no", "/", "no"]
     assert any("streaming from disk is planned for" in line for line in lines)
@@ -87,7 +97,7 @@ def test_one_model_on_the_papers_machine(capsys):
         assert len([line for line in lines if line.startswith(f" {prompt} ")]) >= 1
     assert "1 stream        2 streams        4 streams" in out
     assert "routed experts are 97 % of the weights" in out
-    assert "saves 654 GB against one for each" in " ".join(out.split())
+    assert "saves 654.1 GB against one for each" in " ".join(out.split())
     assert " a prompt of 32K within 30 s: yes; 20 tok/s: yes" in lines
     assert "1 finding about this machine: see `localmoe doctor`" in out
 
@@ -173,7 +183,7 @@ def test_amounts():
         "118 tok/s",
         "2,978 tok/s",
     ]
-    assert [gigabytes(n * 10**9) for n in (1, 9.94, 654, 1017)] == ["1.0 GB", "9.9 GB", "654 GB", "1.02 TB"]
+    assert [gigabytes(n * 10**9) for n in (1, 9.94, 654, 1017)] == ["1.0 GB", "9.9 GB", "654 GB", "1.0 TB"]
     assert [kilo(n) for n in (100, 1024, 1536, 131072)] == ["100", "1K", "1.5K", "128K"]
 
 
@@ -202,6 +212,18 @@ def test_the_embedded_models_plan(home):
     assert done.returncode == 0, done.stderr
     assert b"guide: 12 M, 5.4 M active, FP8; on this machine" in done.stdout
     assert b"2,048 tokens; chosen by flag" in done.stdout
+
+
+def test_measuring_goes_first_and_is_told(home):
+    done = home.run_with_terminal("doctor", "--measure", program=MEASURED)
+    code, out, seen = done
+    assert code == 0
+    assert "read 871.0 GB/s (measured)" in out.decode()
+    assert "measuring the streaming read" in seen and "not everything" in seen
+    assert out.startswith(b"localmoe doctor")
+    quiet = home.run("doctor", "--measure", "--json", program=MEASURED)
+    assert json.loads(quiet.stdout)["measured"]["stream_bytes_s"] == 871e9
+    assert quiet.stderr == b"not everything\n"
 
 
 def test_exit_codes(home, tmp_path):

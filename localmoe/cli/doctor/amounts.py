@@ -31,10 +31,10 @@ def kilo(num_tokens: int) -> str:
 
 
 def gigabytes(num_bytes: int) -> str:
-    """In few characters: 654 GB, 4.6 GB, 1.02 TB."""
+    """In few characters: 654 GB, 4.6 GB, 1.0 TB."""
     value = num_bytes / 1e9
     if value >= 999.5:
-        return f"{value / 1000:.2f} TB"
+        return f"{value / 1000:.1f} TB"
     return f"{value:,.0f} GB" if value >= 9.95 else f"{value:.1f} GB"
 
 

@@ -9,7 +9,7 @@ from localmoe.cli.doctor.check import Check
 from localmoe.cli.doctor.checks import check_machine
 from localmoe.cli.doctor.page import check_lines, head
 from localmoe.cli.doctor.table import table_json, table_lines
-from localmoe.cli.streams import to_stdout
+from localmoe.cli.streams import Aside, to_stdout
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.measured import Measured, load_measured
@@ -76,14 +76,27 @@ def report_catalogue(survey: Survey, *, as_json: bool) -> int:
 def _measure(machine: Machine, settings: Settings) -> Measured:
     """About ten seconds, its progress on a terminal's stderr."""
     from localmoe.bench.machine import measure_and_save
-    from localmoe.cli.streams import Aside
-    from localmoe.cli.words import progress_line
 
-    aside = Aside()
+    watcher = _Watcher()
     try:
-        return measure_and_save(machine, settings, lambda event: aside.progress(progress_line(event)))
+        return measure_and_save(machine, settings, watcher)
     finally:
-        aside.clear()
+        watcher.clear()
+
+
+class _Watcher:
+    """Progress on one line that goes away, for a terminal; warnings for everybody."""
+
+    def __init__(self) -> None:
+        self._aside = Aside()
+        self.clear = self._aside.clear
+
+    def progress(self, text: str) -> None:
+        self._aside.clear()  # the next one is to be seen at once
+        self._aside.progress(f"measuring {text}")
+
+    def warn(self, text: str) -> None:
+        self._aside.line(text)
 
 
 def outlooks_of(survey: Survey, present: list[str]) -> tuple[Outlook, ...]:

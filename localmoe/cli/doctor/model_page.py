@@ -98,7 +98,7 @@ def _verdict(one: Outlook) -> Iterator[str]:
     yield ""
     text = (
         f"routed experts are {percent(shared.routed_share)} of the weights; prefill and decode share one copy, which"
-        f" saves {gigabytes(shared.saved_bytes)} against one for each"
+        f" saves {size(shared.saved_bytes)} against one for each"
     )
     yield from (f" {line}" for line in wrap(text, WIDTH - 1))
     text = (
