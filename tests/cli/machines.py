@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from localmoe.engine.machine_rates import rates_of
 from recorded import recorded
 
 from localmoe.cli.doctor.checks import check_machine
 from localmoe.cli.doctor.command import Survey
+from localmoe.engine.machine_rates import rates_of
 from localmoe.hardware import Machine
 from localmoe.settings import Settings
 

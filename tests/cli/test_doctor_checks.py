@@ -5,12 +5,12 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from localmoe.engine.measured import Measured, MeasuredGpu
 from machines import PAPER, machine, shell_lines, statuses
 from recorded import NAMES
 
 from localmoe.cli.doctor.checks import check_machine
 from localmoe.cli.doctor.page import WIDTH, check_lines, head, title_of
+from localmoe.engine.measured import Measured, MeasuredGpu
 from localmoe.hardware import Cpu, GpuPair, HugePool, Limits, Machine, Memory, PcieLink
 
 GIB = 1 << 30

@@ -6,10 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from localmoe.engine.machine_rates import rates_of
 from recorded import NAMES, recorded
 
 from localmoe.engine.cost.rates import Rate
+from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.outlook import best_model, outlook, outlooks, weight_bytes
 from localmoe.hardware import Machine
 from localmoe.hub.catalog import load_catalog
