@@ -53,12 +53,14 @@ def _source(m: Measured) -> str:
 def _cpu(machine: Machine, m: Measured) -> Cpu:
     family, is_named = _family(machine)
     fma = _known(m.fma_flop_s, m, _fma(machine, family, is_named))
+    stream = _known(m.stream_bytes_s, m, _stream(machine, family, is_named))
     return Cpu(
-        stream=_known(m.stream_bytes_s, m, _stream(machine, family, is_named)),
+        stream=stream,
         fma=fma,
-        kernels=_kernels(fma, m),
+        kernels=_kernels(stream, fma, m),
         layer=_known(m.layer_s, m, _estimate(LAYER_S, "stages and barriers of a layer, as on two cores")),
         nodes=tuple(Rate(value, "measured", _source(m)) for _, value in m.node_bytes_s),
+        activations=Rate(m.activation_bytes_s, "measured", _source(m)) if m.activation_bytes_s else None,
         step=_known(m.step_s, m, _estimate(STEP_S, "Python, text and events of a step, as on two cores")),
         logit=_known(m.logit_s, m, _estimate(LOGIT_S, "sampling, as on two cores")),
     )
@@ -123,7 +125,7 @@ def _fma(machine: Machine, family: Family, is_named: bool) -> Rate:
     )
 
 
-def _kernels(fma: Rate, m: Measured) -> Kernels:
+def _kernels(stream: Rate, fma: Rate, m: Measured) -> Kernels:
     shipped = _elsewhere(KERNELS)
     return Kernels(
         read=_known(m.read_fraction, m, shipped.read),
@@ -131,6 +133,7 @@ def _kernels(fma: Rate, m: Measured) -> Kernels:
         prompt_attention=_known(_part(m.prompt_attention_flop_s, fma), m, shipped.prompt_attention),
         token_attention=_known(_part(m.token_attention_flop_s, fma), m, shipped.token_attention),
         bf16_matmul=_matmul(m.bf16_flop_s, fma, m),
+        latents=None if m.latent_bytes_s is None else Rate(m.latent_bytes_s / stream.value, "measured", _source(m)),
     )
 
 

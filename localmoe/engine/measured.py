@@ -51,6 +51,8 @@ class Measured:
     bf16_flop_s: Points = ()
     prompt_attention_flop_s: float | None = None
     token_attention_flop_s: float | None = None
+    latent_bytes_s: float | None = None  # of the latents that one token's attention reads, beside its arithmetic
+    activation_bytes_s: float | None = None  # of what a prompt's ops pass on to each other
     layer_s: float | None = None  # for each layer and run, beside arithmetic and memory
     step_s: float | None = None  # for each step of decode, beside the network
     logit_s: float | None = None  # for each entry of the vocabulary, to choose a token

@@ -43,6 +43,7 @@ class Kernels:
     prompt_attention: Rate  # keys and values expanded
     token_attention: Rate  # over latents
     bf16_matmul: Matmul = ()  # with BF16 weights; empty: as with FP8
+    latents: Rate | None = None  # of the streaming read, by one token's attention beside its arithmetic; None: at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Cpu:
     kernels: Kernels
     layer: Rate  # s for each layer and run beside arithmetic and memory: stages, barriers, hand-overs
     nodes: tuple[Rate, ...] = ()  # bytes/s of each NUMA node, where known
+    activations: Rate | None = None  # bytes/s of what ops on a prompt's tokens pass on to each other
     step: Rate | None = None  # s for each step of decode beside the network: Python, text, events
     logit: Rate | None = None  # s for each entry of the vocabulary and stream, to choose a token
 
