@@ -80,7 +80,7 @@ LARGE = {
     "v3-shaped": replace(
         _MOONLIGHT, num_hidden_layers=8, intermediate_size=10944, q_lora_rank=768, vocab_size=32000, weight_format="fp8"
     ),
-    "moonlight-4-layers": _MOONLIGHT,  # of 27
+    "moonlight-4l": _MOONLIGHT,  # of 27
 }
 
 

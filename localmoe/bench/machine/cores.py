@@ -1,7 +1,6 @@
 """The cores and their DRAM: everything of the cost model that native code decides."""
 
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 from localmoe.bench.arithmetic import fma_peak
@@ -24,7 +23,7 @@ def measure_cores(machine: Machine, workers: Workers, listener: Listener) -> dic
     table = memory.new_table(size)
     listener.progress(f"streaming read of {size / 1e6:,.0f} MB by {threads}")
     read = memory.StreamingRead(workers, table)
-    found["stream_bytes_s"] = median(read.rate() for _ in range(memory.NUM_READS))
+    found["stream_bytes_s"] = read.typical_rate()
     listener.progress("attention of a prompt and of one token")
     attention = kernels.prompt_attention_flop_s(workers)
     found["prompt_attention_flop_s"] = attention
