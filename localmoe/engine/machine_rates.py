@@ -16,7 +16,7 @@ from localmoe.hardware import Disk, Machine
 NOTHING = Measured("", "", "", 1)
 READ_SHARE = 0.77  # of the modules' peak: what the SLP paper's GEMV reached, 947 of 1,228.8 GB/s
 CORE_BYTES_S = 15 * GIGA  # that one core reads at most: 12 to 25 GB/s on servers of the last years
-LAYER_S, STEP_S, LOGIT_S = 50e-6, 200e-6, 10e-9  # about what `doctor --measure` finds on two cores
+LAYER_S, STEP_S, LOGIT_S = 50e-6, 250e-6, 17e-9  # about what `doctor --measure` finds on two cores
 DISK_BYTES_S = {  # direct reads
     "NVMe": 3.0 * GIGA,
     "SSD": 0.5 * GIGA,
