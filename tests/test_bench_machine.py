@@ -51,7 +51,9 @@ def workers(threads=2):
 
 
 def without_caches(machine):
-    return replace(machine, cpu=replace(machine.cpu, caches=()), gpus=())
+    """A small one."""
+    few = replace(machine.limits, usable_cores=2)
+    return replace(machine, cpu=replace(machine.cpu, caches=()), limits=few, gpus=())
 
 
 def test_everything_is_measured_and_kept(quick, tmp_path):
@@ -114,20 +116,22 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("cached", "available", "size", "warned"),
+    ("cores", "cached", "available", "size", "warned"),
     [
-        (32 << 20, 64 * GIB, 256 << 20, 0),
-        (GIB, 64 * GIB, 2 * GIB, 0),
-        (8 * GIB, 64 * GIB, 4 * GIB, 1),
-        (GIB, 2 * GIB, GIB // 2, 1),
-        (GIB, 0, 256 << 20, 1),  # nobody knows how much is free
-        (GIB, 100 << 20, 0, 1),
+        (2, 32 << 20, 64 * GIB, 256 << 20, 0),
+        (2, GIB, 64 * GIB, 2 * GIB, 0),
+        (2, 8 * GIB, 64 * GIB, 4 * GIB, 1),
+        (2, GIB, 2 * GIB, GIB // 2, 1),
+        (2, GIB, 0, 256 << 20, 1),  # nobody knows how much is free
+        (2, GIB, 100 << 20, 0, 1),
+        (64, 32 << 20, 64 * GIB, memory.LARGE_BYTES >> 12 << 12, 0),
     ],
 )
-def test_the_table_is_larger_than_the_caches_but_not_than_a_part_of_memory(cached, available, size, warned):
-    machine, ears = probe(), Ears()
+def test_the_table_is_larger_than_the_caches_but_not_than_a_part_of_memory(cores, cached, available, size, warned):
+    machine, ears = without_caches(probe()), Ears()
     caches = (Cache(1, "Data", 1 << 15, 64), Cache(3, "Unified", cached // 2, 2))
-    machine = replace(machine, cpu=replace(machine.cpu, caches=caches))
+    limits = replace(machine.limits, usable_cores=cores)
+    machine = replace(machine, cpu=replace(machine.cpu, caches=caches), limits=limits)
     assert memory.table_bytes(machine, available, ears) == size
     assert len(ears.warned) == warned
 
@@ -158,6 +162,18 @@ def test_a_network_is_recorded_from_a_table(is_bf16, num_tokens):
 
 def test_no_layer_fits_into_nothing():
     assert network.fitting(Network(), np.zeros(1 << 20, np.uint8)) is None
+
+
+def test_many_workers_are_fed_by_a_larger_network(monkeypatch):
+    table = memory.new_table(24 << 20)
+    monkeypatch.setattr(kernels, "LARGE", Network(**SMALL))
+    monkeypatch.setattr(kernels, "FEW_WORKERS", 1)
+    assert kernels._network(workers(2), table, 1, is_bf16=False).hidden == SMALL["hidden"]
+    assert kernels._network(workers(1), table, 1, is_bf16=False) is None  # Moonlight's needs more room
+    assert kernels._network(workers(2), table, 48, is_bf16=False).num_layers == 1
+    assert network.LARGE.count + network.LARGE.kv_b_count == pytest.approx(
+        583e6, rel=0.02
+    )  # weights that a token uses of a layer of V3
 
 
 def test_the_networks_sizes_are_the_cost_models():

@@ -87,7 +87,7 @@ def test_a_larger_vocabulary_takes_longer_to_choose_from():
 
 def test_predictions_are_of_the_subjects_own_config(folder):
     rates = rates_of(probe(), MEASURED)
-    predicted = [plan.predicted_tok_s(case, Subject("x", folder), rates, Settings()) for case in CASES]
+    predicted = [plan.predicted_tok_s(case, Subject("x", folder, "x"), rates, Settings()) for case in CASES]
     assert all(0 < value < math.inf for value in predicted)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from localmoe import _native as native
 from localmoe.bench.kernel_program import KernelProgram, Timed, Workers, codes, scales
-from localmoe.bench.machine.memory import Bytes
-from localmoe.bench.machine.network import TINY, Network, fitting, recorded
+from localmoe.bench.machine.network import FEW_WORKERS, LARGE, MOST_LAYERS, TINY, Bytes, Network, fitting, recorded
 from localmoe.bench.shapes import V3, Shapes
 
 FP8_TOKENS = (1, 2, 4, 8, 16, 48, 256)
@@ -67,13 +66,20 @@ def matmul_flop_s(
 
     `other_s` says what a layer takes beside them. With one token kv_b counts too: it is multiplied as it is.
     """
-    most_layers = 8 if num_tokens <= FEW_TOKENS else 1
-    net = fitting(Network(is_bf16=is_bf16), table, most_layers)
+    net = _network(workers, table, num_tokens, is_bf16)
     if net is None:
         return None
     count = net.count + (net.kv_b_count if num_tokens == 1 else 0)
     measured_s = typical(recorded(workers, table, net, num_tokens)) / net.num_layers
     return 2.0 * num_tokens * count / max(measured_s - other_s(net, num_tokens), 0.5 * measured_s)
+
+
+def _network(workers: Workers, table: Bytes, num_tokens: int, is_bf16: bool) -> Network | None:
+    """Many workers are fed by a model that is made for them: V3's shape in FP8, where the table holds it."""
+    most_layers = MOST_LAYERS if num_tokens <= FEW_TOKENS else 1
+    if not is_bf16 and workers.pool.num_workers > FEW_WORKERS and LARGE.layer_bytes * 2 <= table.size:
+        return fitting(LARGE, table, most_layers)
+    return fitting(Network(is_bf16=is_bf16), table, most_layers)
 
 
 def prompt_attention_flop_s(workers: Workers, s: Shapes = V3) -> float:

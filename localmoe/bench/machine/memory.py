@@ -3,10 +3,10 @@
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localmoe import _native as native
 from localmoe.bench.kernel_program import Workers, bytes_of
+from localmoe.bench.machine.network import FEW_WORKERS, LARGE, Bytes
 from localmoe.bench.rows import Listener
 from localmoe.bench.shard import normal_codes
 from localmoe.engine.reading import weight_memory, weight_memory_on
@@ -15,13 +15,12 @@ from localmoe.hardware.placement import cpus_of_cores, nodes_of
 
 BEYOND_CACHES = 2  # times the outermost caches' size: then little of it is found there again
 LEAST_BYTES, MOST_BYTES = 256 << 20, 4 << 30
+LARGE_BYTES = 2 * LARGE.layer_bytes  # at least, where there are many cores
 SMALL_BYTES = 32 << 20  # with less than this nothing can be said of memory
 FREE_SHARE = 1 / 4  # of the memory that is available
 PIECE_BYTES = 1 << 22  # drawn; they come again and again
 NUM_ROUNDS = 3  # of all variants of the streaming read, to find the fastest
 NUM_READS = 5
-
-Bytes = NDArray[np.uint8]
 
 
 def table_bytes(machine: Machine, available_bytes: int, listener: Listener) -> int:
@@ -29,7 +28,8 @@ def table_bytes(machine: Machine, available_bytes: int, listener: Listener) -> i
     caches = machine.cpu.caches
     outermost = max((cache.level for cache in caches), default=0)
     cached = sum(cache.size_bytes * cache.num for cache in caches if cache.level == outermost)
-    wanted = min(MOST_BYTES, max(LEAST_BYTES, BEYOND_CACHES * cached))
+    least = LARGE_BYTES if machine.limits.usable_cores > FEW_WORKERS else LEAST_BYTES
+    wanted = min(MOST_BYTES, max(least, BEYOND_CACHES * cached))
     found = min(wanted, int(available_bytes * FREE_SHARE)) if available_bytes else LEAST_BYTES
     if found < SMALL_BYTES:
         listener.warn(f"memory and kernels are not measured: only {available_bytes / 1e6:,.0f} MB of memory are free")

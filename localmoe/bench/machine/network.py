@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from localmoe import _native as native
 from localmoe.bench.kernel_program import SCALE, KernelProgram, Timed, Workers, scales
-from localmoe.bench.machine.memory import Bytes
 
 ALIGN_BYTES = 256
+Bytes = NDArray[np.uint8]
 FLOAT_BYTES = 4
 MOST_LAYERS = 8
 MOST_EXPERTS = 512  # among which a layer's are chosen
@@ -120,6 +120,8 @@ class Network:
         return scores + 2.0 * num_tokens * self.kv_b_count
 
 
+FEW_WORKERS = 8  # whom matrices of the size below keep busy
+LARGE = Network(hidden=7168, q_lora=1536, heads=128, inter=2048, top_k=8, num_shared=1)  # DeepSeek-V3's
 TINY = Network(MOST_LAYERS, False, 128, 128, 64, 2, 32, 32, 32, 64, 4, 1)  # nearly nothing but a layer's overhead
 
 
