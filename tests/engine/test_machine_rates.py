@@ -16,7 +16,7 @@ from localmoe.engine.cpu_sheet import family_of
 from localmoe.engine.gpu_sheet import sheet_of
 from localmoe.engine.machine_rates import DISK_BYTES_S, rates_of
 from localmoe.engine.measured import Measured, MeasuredGpu
-from localmoe.hardware import Cpu, Gpu, GpuPair, Limits, Machine, Memory, PcieLink
+from localmoe.hardware import Cpu, Dimm, Dimms, Disk, Gpu, GpuPair, Limits, Machine, Memory, PcieLink
 from localmoe.model.config import read_config
 
 V3 = read_config(DEEPSEEK_V3)
@@ -92,6 +92,28 @@ def test_a_machine_of_which_nothing_is_known_has_rates_too(gpus):
     assert found.disk.value == DISK_BYTES_S["unknown"]
     assert "unknown" in found.disk.source
     assert (found.h2d_together is None) == (len(gpus) < 2)
+
+
+ODD_GPU = replace(UNKNOWN_GPU, name="RTX 5090", total_bytes=0, pcie_now=PcieLink(99, 16), pcie_most=PcieLink(99, 16))
+ODD_DIMMS = Dimms((Dimm("A1", None, None, None, None, None),) * 2, None, None, None, "EDAC")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpu": replace(NOTHING.cpu, num_sockets=0, num_cores=0, targets=("later",))},
+        {"cpu": replace(NOTHING.cpu, num_sockets=8, num_cores=1, model="EPYC 9355")},
+        {"limits": replace(NOTHING.limits, usable_cores=0, nodes=(7,))},
+        {"memory": replace(NOTHING.memory, dimms=ODD_DIMMS)},
+        {"memory": replace(NOTHING.memory, dimms=replace(ODD_DIMMS, modules=()))},
+        {"gpus": (ODD_GPU, replace(ODD_GPU, pcie_now=PcieLink(4, 0), pcie_most=None))},
+        {"gpus": (ODD_GPU,), "gpu_pairs": (GpuPair(0, 5, True, None, None, "one switch"),)},
+        {"disks": (Disk("models", "/", None, None, None, "tape"),)},
+    ],
+    ids=str,
+)
+def test_odd_answers_of_a_probe_give_rates_too(change):
+    assert all(rate.source for rate in all_rates(rates_of(replace(NOTHING, **change))))
 
 
 def test_the_papers_machine(tmp_path):

@@ -68,7 +68,7 @@ def around(cpu: Cpu, config: ModelConfig, num_streams: int) -> Term:
     """A step of decode beside the network: the program around it, and the choice of each stream's token."""
     step = (counted("program", 1, cpu.step),) if cpu.step else ()
     choice = (counted("choice", num_streams * config.vocab, cpu.logit),) if cpu.logit else ()
-    return total("around", *step, *choice)
+    return total("beside the network", *step, *choice)
 
 
 def matmul_of(cpu: Cpu, weights: Weights) -> Matmul:
