@@ -13,7 +13,7 @@ PADDING = 1.15  # rows are padded to whole cache lines
 ROUNDING_BYTES = 3 * (2 << 20)  # three areas, each in whole huge pages
 
 
-def scratch_bytes(config: ModelConfig, num_tokens: int, num_workers: int) -> int:
+def scratch_bytes(config: ModelConfig, num_tokens: int, num_workers: int, isa: str = "") -> int:
     """Bytes of a program for up to `num_tokens` on `num_workers`; a test holds it to the programs' own count."""
     shared = max(_attention(config, num_tokens), _experts(config, num_tokens))
     floats = _activations(config, num_tokens) + shared + num_workers * _worker(config) + num_tokens * config.vocab
