@@ -105,10 +105,14 @@ def plan_disk(asked: Asked) -> Plan:
 
 
 def disk_hint(asked: Asked) -> str:
-    """What the plan from disk would do, for whoever is refused; empty where there is none."""
+    """What the plan from disk would do for whoever is refused, or why it would not help."""
+    if why_not := why_no_disk(asked):
+        return f"reading experts from disk is no way out: {why_not}"
     try:
         plan = plan_disk(replace(asked, settings=replace(asked.settings, context=None)))
-    except (OutOfMemoryError, UsageError):
+    except OutOfMemoryError as error:
+        return f"reading experts from disk is no way out: {error.message.rstrip('.')}"
+    except UsageError:  # the experts would fit, and it is the context that does not
         return ""
     speed = decode_speed(asked.rates, asked.config, plan.placement, plan.context_limit)
     if asked.executable_only:

@@ -22,8 +22,12 @@ def weight_items(asked: Asked, *, routed_bytes: int | None = None, with_others: 
 
 def scratch_item(asked: Asked, chunk: int, num_threads: int) -> Item:
     """Activations and scratch of both step programs: prefill's and decode's."""
-    config, isa = asked.config, asked.isa
-    return Item(DRAM, "scratch", sum(scratch_bytes(config, tokens, num_threads, isa) for tokens in (chunk, MAX_BATCH)))
+    return Item(DRAM, "scratch", sum(scratch_bytes(asked.config, tokens, num_threads) for tokens in (chunk, MAX_BATCH)))
+
+
+def part(num: int) -> str:
+    """One of `num` equal ones."""
+    return {2: "half", 3: "a third", 4: "a quarter"}.get(num, f"1/{num}")
 
 
 def numa_decisions(asked: Asked, items: tuple[Item, ...]) -> tuple[Decision, ...]:
@@ -34,7 +38,7 @@ def numa_decisions(asked: Asked, items: tuple[Item, ...]) -> tuple[Decision, ...
     decision = Decision(
         "NUMA",
         f"rows over {num} nodes",
-        f"each of nodes {', '.join(map(str, asked.nodes))} has a {num}th of every expert's rows, and decoding reads"
+        f"each of nodes {', '.join(map(str, asked.nodes))} has {part(num)} of every expert's rows, and decoding reads"
         " all nodes at once; other weights are interleaved",
     )
     return (decision, *_full_nodes(asked, items))

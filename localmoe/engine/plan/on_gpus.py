@@ -13,12 +13,13 @@ from localmoe.engine.plan import choices, gpus
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.from_disk import disk_hint
 from localmoe.engine.plan.gpus import Usable, Vram
-from localmoe.engine.plan.in_dram import numa_decisions, scratch_item, weight_items
+from localmoe.engine.plan.in_dram import numa_decisions, part, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
 from localmoe.engine.plan.refusal import refuse_dram, refuse_vram
 from localmoe.errors import UsageError
 
 CPU_CHUNK = 4096  # tokens of a prompt that is not streamed: the SLP paper's CPU path takes so many
+LEAST_CHUNK = 64  # tokens
 WAYS = 2  # rows go to the other device and come back
 
 
@@ -30,13 +31,12 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     vram = gpus.fill_vram(asked, rates, usable)
     if vram is None:
         raise _no_vram(asked, usable)
-    chunk = _chunk(asked, vram.context)
+    placement, streamed_from = _place(asked, rates, usable, vram)
+    chunk = placement.chunk
     threads, thread_decision = choices.choose_threads(asked, usable.count)
     in_dram = _in_dram(asked, chunk, threads, usable, vram)
     if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
         raise refuse_dram(asked, in_dram, vram.context, vram.context, "bf16", disk_hint(asked))
-    placement = Placement(usable.count, chunk, BF16_BYTES, group_experts=vram.ring.group_experts)
-    streamed_from = crossover(rates, replace(config, max_position=vram.longest_context), placement)
     places = [f"GPU {n}" for n in usable.gpus]
     available = {place: gpus.free_bytes(asked.machine, n) for place, n in zip(places, usable.gpus, strict=True)}
     return Plan(
@@ -107,10 +107,15 @@ def _no_vram(asked: Asked, usable: Usable) -> Exception:
     return refuse_vram(asked, place, items, usable.free_bytes, context, longest)
 
 
-def _chunk(asked: Asked, context: int) -> int:
-    if asked.settings.origin("prefill_chunk") != "default":
-        return asked.settings.prefill_chunk
-    return min(CPU_CHUNK, context)
+def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Placement, int | None]:
+    """What runs where, and the shortest prompt that is streamed: a longer one needs no room on the CPU."""
+    chosen = asked.settings.origin("prefill_chunk") != "default"
+    most = asked.settings.prefill_chunk if chosen else min(CPU_CHUNK, vram.context)
+    placement = Placement(usable.count, most, BF16_BYTES, group_experts=vram.ring.group_experts)
+    streamed_from = crossover(rates, replace(asked.config, max_position=vram.longest_context), placement)
+    if streamed_from is None:
+        return placement, None
+    return replace(placement, chunk=min(most, max(LEAST_CHUNK, streamed_from))), streamed_from
 
 
 def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram) -> tuple[Item, ...]:
@@ -139,7 +144,7 @@ def _device_decisions(asked: Asked, usable: Usable, streamed_from: int | None, v
             "long prompts",
             f"experts on {streams} from {streamed_from:,} tokens on",
             "there moving every expert once takes less time than the CPU takes to compute"
-            + (f"; each GPU streams a {usable.count}th of every layer's experts" if several else ""),
+            + (f"; each GPU streams {part(usable.count)} of every layer's experts" if several else ""),
         )
     )
     return (
