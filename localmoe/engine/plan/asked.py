@@ -86,6 +86,7 @@ def _on_nodes(machine: Machine) -> int | None:
 
 
 def _fits_reserved(machine: Machine, weight_bytes: int) -> bool:
-    pages = -(-weight_bytes // HUGE_PAGE_BYTES)
-    free = sum(pool.num_free for pool in machine.memory.huge_pools if pool.page_bytes == HUGE_PAGE_BYTES)
-    return 0 < pages <= free
+    needed = -(-weight_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    pools = (pool for pool in machine.memory.huge_pools if pool.page_bytes == HUGE_PAGE_BYTES)
+    free, allowed = sum(pool.num_free * HUGE_PAGE_BYTES for pool in pools), machine.limits.huge_page_bytes
+    return 0 < needed <= (free if allowed is None else min(free, allowed))

@@ -10,9 +10,11 @@ from localmoe.engine.cost.rates import Rate, Rates
 from localmoe.engine.cost.sizes import BF16_BYTES, common_bytes, sizes_of
 from localmoe.engine.plan import choices
 from localmoe.engine.plan.asked import Asked
-from localmoe.engine.plan.parts import Decision, Ring
+from localmoe.engine.plan.choices import Cache
+from localmoe.engine.plan.parts import Decision, Item, Ring
+from localmoe.engine.plan.refusal import gigabytes, refuse_vram
+from localmoe.errors import OutOfMemoryError
 from localmoe.hardware.machine import Machine
-from localmoe.kernels.ops import PAGE_TOKENS
 from localmoe.model.config import ModelConfig
 
 LEAST_CAPABILITY = (8, 0)  # BF16 in tensor cores
@@ -39,27 +41,22 @@ class Vram:
     """What lies on each GPU, in bytes, and what follows for prompts."""
 
     weights: int
-    cache: int
+    cache: Cache
     scratch: int
     ring_bytes: int
-    workspace: int
-    context: int
-    longest_context: int
-    why: str  # the context
-    num_pages: int
-    pass_tokens: int  # of a prompt, for one pass over the experts
-    num_passes: int
     ring: Ring
+    pass_tokens: int  # of the longest prompt, for one pass over the experts
+    num_passes: int
 
     @property
     def items(self) -> tuple[tuple[str, int], ...]:
         """Line items."""
         return (
             ("attention, dense and shared weights", self.weights),
-            ("latent cache", self.cache),
+            ("latent cache", self.cache.num_bytes),
             ("scratch", self.scratch),
             ("ring", self.ring_bytes),
-            ("workspace", self.workspace),
+            ("workspace", on_gpu.WORKSPACE_BYTES),
         )
 
 
@@ -105,79 +102,58 @@ def rates_for(rates: Rates, gpus: tuple[int, ...], free: tuple[int, ...], *, loc
 
 def locks_experts(machine: Machine, num_bytes: int) -> tuple[bool, Decision]:
     """Whether `num_bytes` of experts can be page-locked, so that GPUs copy from them directly."""
-    limits = machine.limits
-    size = f"{num_bytes / 1e9:,.1f} GB"
-    most = limits.locked_most_bytes if limits.locked_bytes is not None else None
+    limits, size = machine.limits, gigabytes(num_bytes)
     if limits.locks_freely:
-        return True, Decision(
-            "page-locking", size, "this process may lock memory, so copies run at the bus's full speed"
-        )
+        return True, Decision("page-locking", size, "this process may lock memory: copies reach the bus's full speed")
     if limits.locked_bytes is None and (why := machine.why_unknown("memlock")):
         return True, Decision("page-locking", size, f"whether this process may lock so much is unknown: {why}")
     if limits.locked_bytes is None or limits.locked_bytes >= num_bytes:
-        return True, Decision("page-locking", size, "the limit on locked memory allows it, so copies run at full speed")
-    raise_it = (
-        "ulimit -l unlimited in this shell"
-        if most is None or most >= num_bytes
-        else ("'* - memlock unlimited' in /etc/security/limits.d/localmoe.conf, or --ulimit memlock=-1 for a container")
-    )
+        return True, Decision("page-locking", size, "the limit on locked memory allows it: copies reach full speed")
+    most = limits.locked_most_bytes
+    fix = "ulimit -l unlimited"
+    if most is not None and most < num_bytes:
+        fix = "'* - memlock unlimited' in /etc/security/limits.d (in a container: --ulimit memlock=-1)"
     return False, Decision(
         "page-locking",
         "not possible",
-        f"this process may lock {_amount(limits.locked_bytes)} and {size} would have to be locked, so copies to the GPU"
-        f" reach about a third of their speed; {raise_it} changes that",
+        f"this process may lock {gigabytes(limits.locked_bytes)} and the experts are {size}, so copies to the GPU"
+        f" reach about a third of their speed; {fix} changes that",
     )
 
 
-def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram | None:
+def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
     """What each GPU holds: weights, workspace and two slots first, then the cache, scratch, and a ring of the rest.
 
-    None where not even a short context fits.
+    Raises OutOfMemoryError where not even a short context fits.
     """
-    config, settings = asked.config, asked.settings
+    config = asked.config
     weights = max(asked.weights.other, common_bytes(config, embedding=False))
     expert, each = sizes_of(config).expert.num_bytes, scratch_token_bytes(config, usable.count)
-    least = weights + on_gpu.WORKSPACE_BYTES + on_gpu.LEAST_RING * expert
-    one_page = choices.page_bytes(config, "bf16")
-    longest = choices.longest_context(config, int(usable.free_bytes - least - LEAST_PASS * each), one_page)
-    context, why = choices.fitting_context(choices.wanted_context(config, settings), settings, longest)
-    pages = choices.choose_pages(context, one_page, None)
-    if context > longest:
-        return None
-    left = usable.free_bytes - least - pages * one_page
-    passes = -(-context // int(left // each))
-    tokens = -(-context // passes)
-    scratch = math.ceil(tokens * each)
-    ring = _ring(rates, config, usable.count, on_gpu.LEAST_RING + int((left - scratch) // expert))
-    return Vram(
+    least = Vram(
         weights=weights,
-        cache=pages * one_page,
-        scratch=scratch,
-        ring_bytes=ring.slots * expert,
-        workspace=on_gpu.WORKSPACE_BYTES,
-        context=context,
-        longest_context=longest,
-        why=why,
-        num_pages=pages,
-        pass_tokens=tokens,
-        num_passes=passes,
-        ring=ring,
+        cache=choices.fit_cache(asked, "bf16", None),
+        scratch=math.ceil(LEAST_PASS * each),
+        ring_bytes=on_gpu.LEAST_RING * expert,
+        ring=Ring(on_gpu.LEAST_RING, 1),
+        pass_tokens=LEAST_PASS,
+        num_passes=1,
     )
+    left = usable.free_bytes - sum(nbytes for name, nbytes in least.items if name != "latent cache")
+    cache = choices.fit_cache(asked, "bf16", left)
+    if cache.num_bytes > left:
+        raise _refuse(asked, usable, replace(least, cache=cache))
+    left += least.scratch - cache.num_bytes
+    passes = -(-cache.context // int(left // each))
+    tokens = -(-cache.context // passes)
+    scratch = math.ceil(tokens * each)
+    ring = _ring(rates, config, usable.count, on_gpu.LEAST_RING + (left - scratch) // expert)
+    return Vram(weights, cache, scratch, ring.slots * expert, ring, tokens, passes)
 
 
-def least_vram(asked: Asked, count: int) -> tuple[tuple[tuple[str, int], ...], int, int]:
-    """What each of `count` GPUs needs for the context wanted, that context, and the bytes beside its cache."""
-    config = asked.config
-    context, _ = choices.wanted_context(config, asked.settings)
-    pages = -(-context // PAGE_TOKENS)
-    items = (
-        ("attention, dense and shared weights", max(asked.weights.other, common_bytes(config, embedding=False))),
-        ("latent cache", pages * choices.page_bytes(config, "bf16")),
-        ("scratch", int(LEAST_PASS * scratch_token_bytes(config, count))),
-        ("ring", on_gpu.LEAST_RING * sizes_of(config).expert.num_bytes),
-        ("workspace", on_gpu.WORKSPACE_BYTES),
-    )
-    return items, context, sum(nbytes for name, nbytes in items if name != "latent cache")
+def _refuse(asked: Asked, usable: Usable, least: Vram) -> OutOfMemoryError:
+    place = f"GPU {min(usable.gpus, key=lambda n: free_bytes(asked.machine, n))}"
+    items = [Item(place, name, nbytes) for name, nbytes in least.items]
+    return refuse_vram(asked, place, items, usable.free_bytes, least.cache)
 
 
 def scratch_token_bytes(config: ModelConfig, num_gpus: int) -> float:
@@ -205,7 +181,3 @@ def free_bytes(machine: Machine, n: int) -> int:
 def _capability(text: str | None) -> tuple[int, int] | None:
     major, _, minor = (text or "").partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
-
-
-def _amount(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 100_000_000 else f"{num_bytes / 1e6:,.2g} MB"

@@ -15,7 +15,7 @@ from localmoe.engine.plan.from_disk import disk_hint
 from localmoe.engine.plan.gpus import Usable, Vram
 from localmoe.engine.plan.in_dram import numa_decisions, part, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
-from localmoe.engine.plan.refusal import refuse_dram, refuse_vram
+from localmoe.engine.plan.refusal import gigabytes, refuse_dram
 from localmoe.errors import UsageError
 
 CPU_CHUNK = 4096  # tokens of a prompt that is not streamed: the SLP paper's CPU path takes so many
@@ -25,46 +25,35 @@ WAYS = 2  # rows go to the other device and come back
 
 def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     """Raises OutOfMemoryError where DRAM or a GPU is too small."""
-    config = asked.config
-    locked, lock_decision = gpus.locks_experts(asked.machine, asked.weights.routed)
+    locked, why_locked = gpus.locks_experts(asked.machine, asked.weights.routed)
     rates = gpus.rates_for(asked.rates, usable.gpus, (usable.free_bytes,) * usable.count, locked=locked)
     vram = gpus.fill_vram(asked, rates, usable)
-    if vram is None:
-        raise _no_vram(asked, usable)
     placement, streamed_from = _place(asked, rates, usable, vram)
-    chunk = placement.chunk
-    threads, thread_decision = choices.choose_threads(asked, usable.count)
-    in_dram = _in_dram(asked, chunk, threads, usable, vram)
+    threads, why_threads = choices.choose_threads(asked, usable.count)
+    in_dram = _in_dram(asked, placement.chunk, threads, usable, vram)
     if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
-        raise refuse_dram(asked, in_dram, vram.context, vram.context, "bf16", disk_hint(asked))
-    places = [f"GPU {n}" for n in usable.gpus]
-    available = {place: gpus.free_bytes(asked.machine, n) for place, n in zip(places, usable.gpus, strict=True)}
+        raise refuse_dram(asked, in_dram, None, disk_hint(asked))
+    free = {f"GPU {n}": gpus.free_bytes(asked.machine, n) for n in usable.gpus}
     return Plan(
         kind="slp" if usable.count == 1 else "dslp",
         isa=asked.isa,
         num_threads=threads,
-        cache_dtype="bf16",
-        chunk=chunk,
-        context_limit=vram.context,
-        num_pages=vram.num_pages,
-        items=(*in_dram, *(Item(place, name, nbytes) for place in places for name, nbytes in vram.items)),
+        cache_dtype=vram.cache.dtype,
+        chunk=placement.chunk,
+        context_limit=vram.cache.context,
+        num_pages=vram.cache.num_pages,
+        items=(*in_dram, *(Item(place, name, nbytes) for place in free for name, nbytes in vram.items)),
         decisions=(
-            *_device_decisions(asked, usable, streamed_from, vram),
-            *_ring_decisions(asked, rates, usable, vram),
-            lock_decision,
-            Decision(
-                "weights",
-                f"{asked.weights.routed / 1e9:,.1f} GB in DRAM, {vram.weights / 1e9:,.1f} GB on each GPU",
-                "routed experts are most of the model and each token needs few of them; every token needs the rest",
-            ),
+            *_device_decisions(usable, streamed_from, vram),
+            *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
+            *_ring_decisions(asked, usable, vram),
+            why_locked,
+            _weights_decision(asked, vram),
             *numa_decisions(asked, in_dram),
             choices.isa_decision(asked),
-            thread_decision,
-            Decision("context", f"{vram.context:,} tokens", vram.why),
-            choices.cache_decision(config, "bf16", vram.num_pages, " and ".join(places)),
-            Decision(
-                "prefill chunks", f"{chunk:,} tokens", "so many of a prompt that is not streamed are read at once"
-            ),
+            why_threads,
+            *vram.cache.decisions(" and ".join(free)),
+            choices.chunk_decision(asked, placement.chunk, "a prompt that is not streamed is read in such pieces"),
             *choices.sharing_decisions(asked),
         ),
         placement=placement,
@@ -72,8 +61,8 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         ring=vram.ring,
         urgent_share=choices.URGENT_SHARE,
         shared=choices.shared_copy(asked),
-        available=({} if asked.dram_bytes is None else {DRAM: asked.dram_bytes}) | available,
-        longest_context=vram.longest_context,
+        available=({} if asked.dram_bytes is None else {DRAM: asked.dram_bytes}) | free,
+        longest_context=vram.cache.longest,
         gpus=usable.gpus,
         locks_experts=locked,
     )
@@ -97,22 +86,12 @@ def all_gpus(asked: Asked) -> Usable:
     return Usable(tuple(sorted(n for n, _ in found)), found[-1][1])
 
 
-def _no_vram(asked: Asked, usable: Usable) -> Exception:
-    needed, context, beside_cache = gpus.least_vram(asked, usable.count)
-    smallest = min(usable.gpus, key=lambda n: gpus.free_bytes(asked.machine, n))
-    place = f"GPU {smallest}"
-    one_page = choices.page_bytes(asked.config, "bf16")
-    longest = choices.longest_context(asked.config, usable.free_bytes - beside_cache, one_page)
-    items = [Item(place, name, nbytes) for name, nbytes in needed]
-    return refuse_vram(asked, place, items, usable.free_bytes, context, longest)
-
-
 def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Placement, int | None]:
     """What runs where, and the shortest prompt that is streamed: a longer one needs no room on the CPU."""
     chosen = asked.settings.origin("prefill_chunk") != "default"
-    most = asked.settings.prefill_chunk if chosen else min(CPU_CHUNK, vram.context)
+    most = asked.settings.prefill_chunk if chosen else min(CPU_CHUNK, vram.cache.context)
     placement = Placement(usable.count, most, BF16_BYTES, group_experts=vram.ring.group_experts)
-    streamed_from = crossover(rates, replace(asked.config, max_position=vram.longest_context), placement)
+    streamed_from = crossover(rates, replace(asked.config, max_position=vram.cache.longest), placement)
     if streamed_from is None:
         return placement, None
     return replace(placement, chunk=min(most, max(LEAST_CHUNK, streamed_from))), streamed_from
@@ -129,35 +108,34 @@ def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram)
     )
 
 
-def _device_decisions(asked: Asked, usable: Usable, streamed_from: int | None, vram: Vram) -> tuple[Decision, ...]:
+def _device_decisions(usable: Usable, streamed_from: int | None, vram: Vram) -> tuple[Decision, ...]:
     first = f"GPU {usable.gpus[0]}"
-    several = usable.count > 1
-    streams = " and ".join(f"GPU {n}" for n in usable.gpus)
-    long = (
-        Decision(
-            "long prompts",
-            "never streamed",
-            f"up to {vram.longest_context:,} tokens the CPU's experts are faster than moving all of them once",
-        )
-        if streamed_from is None
-        else Decision(
-            "long prompts",
-            f"experts on {streams} from {streamed_from:,} tokens on",
-            "there moving every expert once takes less time than the CPU takes to compute"
-            + (f"; each GPU streams {part(usable.count)} of every layer's experts" if several else ""),
-        )
-    )
+    mixed = f"attention on {first}, experts on the CPU"
     return (
-        Decision(
-            "prefill", f"attention on {first}, experts on the CPU", "a short prompt does not pay for moving experts"
-        ),
-        long,
-        Decision(
-            "decode",
-            f"attention on {first}, experts on the CPU",
-            "a token's experts are read faster in DRAM than moved",
-        ),
-        *((_exchange_decision(asked, usable),) if several else ()),
+        Decision("prefill", mixed, "a short prompt does not pay for moving every expert"),
+        _stream_decision(usable, streamed_from, vram),
+        Decision("decode", mixed, "a token's experts are read in DRAM faster than they could be moved"),
+    )
+
+
+def _stream_decision(usable: Usable, streamed_from: int | None, vram: Vram) -> Decision:
+    if streamed_from is None:
+        why = f"up to {vram.cache.longest:,} tokens the CPU computes experts faster than all of them could be moved"
+        return Decision("long prompts", "as short ones", why)
+    where = " and ".join(f"GPU {n}" for n in usable.gpus)
+    each = f"; each GPU streams {part(usable.count)} of every layer's experts" if usable.count > 1 else ""
+    return Decision(
+        "long prompts",
+        f"experts on {where} from {streamed_from:,} tokens on",
+        f"from there on moving every expert once is predicted to take less time than computing them on the CPU{each}",
+    )
+
+
+def _weights_decision(asked: Asked, vram: Vram) -> Decision:
+    return Decision(
+        "weights",
+        f"{asked.weights.routed / 1e9:,.1f} GB in DRAM, {vram.weights / 1e9:,.1f} GB on each GPU",
+        "routed experts are most of the model and a token needs few of them; every token needs the rest",
     )
 
 
@@ -173,22 +151,18 @@ def _exchange_decision(asked: Asked, usable: Usable) -> Decision:
     return Decision("exchange", "through page-locked DRAM", f"tokens and partial sums take that way because {why}")
 
 
-def _ring_decisions(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Decision, ...]:
-    ring = vram.ring
-    part = -(-asked.config.num_experts // usable.count)
-    why = "a whole layer's part" if ring.slots >= part else f"of {part} in a layer's part"
-    passes = (
-        f"a prompt of {vram.context:,} tokens passes over the experts once"
-        if vram.num_passes == 1
-        else f"a prompt of {vram.context:,} tokens passes over the experts {vram.num_passes} times,"
-        f" {vram.pass_tokens:,} tokens each, because scratch for all at once does not fit"
-    )
+def _ring_decisions(asked: Asked, usable: Usable, vram: Vram) -> tuple[Decision, ...]:
+    slots, group, tokens = vram.ring.slots, vram.ring.group_experts, vram.pass_tokens
+    most = -(-asked.config.num_experts // usable.count)
+    what = "all that a GPU computes of a layer" if slots >= most else f"of {most} that a GPU computes of a layer"
+    times = "once" if vram.num_passes == 1 else f"{vram.num_passes} times"
+    why = f"scratch for {tokens:,} tokens fits beside the ring" + ("" if vram.num_passes == 1 else ", and not for more")
     return (
         Decision(
             "ring",
-            f"{ring.slots} experts in groups of {ring.group_experts}",
-            f"{why}: what weights, cache and scratch for {vram.pass_tokens:,} tokens leave of"
-            f" {usable.free_bytes / 1e9:,.1f} GB; smaller groups would spend over {gpus.OVERHEAD:.0%} on launches",
+            f"{slots} experts in groups of {group}",
+            f"{what}: what weights, cache and scratch leave of {gigabytes(usable.free_bytes)}; in smaller groups"
+            f" launches and events would take over {gpus.OVERHEAD:.0%} of the time",
         ),
-        Decision("passes", f"{vram.num_passes}", passes),
+        Decision("passes", f"a prompt of {vram.cache.context:,} tokens streams the experts {times}", why),
     )
