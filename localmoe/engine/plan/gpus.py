@@ -69,6 +69,8 @@ def usable_gpus(asked: Asked) -> tuple[tuple[int, int], ...]:
 def why_not_usable(asked: Asked, n: int) -> str:
     """The reason against GPU `n`; empty without one."""
     gpu = asked.machine.gpus[n]
+    if not asked.config.num_moe_layers:
+        return "the model has no routed experts to stream"
     if n >= len(asked.rates.gpus):
         return f"how fast {gpu.name} is is unknown"
     if not free_bytes(asked.machine, n):
@@ -82,11 +84,9 @@ def why_not_usable(asked: Asked, n: int) -> str:
 def why_no_gpu(asked: Asked) -> str:
     """Why not one GPU can be used."""
     machine = asked.machine
-    if not asked.config.num_moe_layers:
-        return "the model has no routed experts to stream"
     if not machine.gpus:
         return machine.why_unknown("GPU") or "none found"
-    return "; ".join(why_not_usable(asked, n) for n in range(len(machine.gpus)))
+    return "; ".join(dict.fromkeys(why_not_usable(asked, n) for n in range(len(machine.gpus))))
 
 
 def rates_for(rates: Rates, gpus: tuple[int, ...], free: tuple[int, ...], *, locked: bool) -> Rates:
@@ -127,7 +127,7 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
     Raises OutOfMemoryError where not even a short context fits.
     """
     config = asked.config
-    weights = max(asked.weights.other, common_bytes(config, embedding=False))
+    weights = common_bytes(config, embedding=False)
     expert, each = sizes_of(config).expert.num_bytes, scratch_token_bytes(config, usable.count)
     least = Vram(
         weights=weights,

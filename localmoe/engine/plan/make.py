@@ -99,7 +99,7 @@ def _fastest(asked: Asked) -> Plan:
 
 
 def _candidates(asked: Asked) -> list[Callable[[Asked], Plan]]:
-    num_gpus = len(usable_gpus(asked)) if asked.config.num_moe_layers else 0
+    num_gpus = len(usable_gpus(asked))
     return [_PLANNERS["cpu"], *([_PLANNERS["slp"]] if num_gpus else []), *([_PLANNERS["dslp"]] if num_gpus > 1 else [])]
 
 
@@ -115,7 +115,7 @@ def _why_best(asked: Asked, best: Plan, times: dict[Kind, float], refusals: list
     tokens = best.context_limit // 2
     told = [f"{kind} {seconds:,.1f} s" for kind, seconds in sorted(times.items(), key=lambda item: item[1])]
     why = f"predicted for a prompt of {tokens:,} tokens and {ANSWER_TOKENS} of answer: {', '.join(told)}"
-    if not usable_gpus(asked) or not asked.config.num_moe_layers:
+    if not usable_gpus(asked):
         return f"all weights fit into DRAM, and no GPU can help ({why_no_gpu(asked)})"
     return "; ".join([why, *(error.message for error in refusals)])
 
