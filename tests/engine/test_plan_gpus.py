@@ -10,7 +10,7 @@ from localmoe.engine.cost import gpu as on_gpu
 from localmoe.engine.cost.predict import forecast_prefill
 from localmoe.engine.cost.sizes import sizes_of
 from localmoe.engine.plan import forecast
-from localmoe.engine.plan.forecast import prediction_inputs
+from localmoe.engine.plan.forecasts import prediction_inputs
 from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.hardware import GpuPair
 from localmoe.settings import Settings

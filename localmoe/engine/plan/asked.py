@@ -1,13 +1,16 @@
 """What a plan is asked for, and what the machine has left for it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sizes import common_bytes, routed_bytes, sizes_of
 from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES
 from localmoe.hardware.machine import Machine
 from localmoe.model.config import ModelConfig
 from localmoe.settings import Settings
+
+if TYPE_CHECKING:
+    from localmoe.engine.cost.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Asked:
     machine: Machine
     config: ModelConfig
     settings: Settings
-    rates: Rates
+    rates: "Rates"
     name: str
     weights: Weights
     isa: str

@@ -4,10 +4,9 @@ from localmoe.engine.cost.placement import Placement
 from localmoe.engine.plan import choices
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.choices import Cache
-from localmoe.engine.plan.from_disk import disk_hint
 from localmoe.engine.plan.in_dram import numa_decisions, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
-from localmoe.engine.plan.refusal import refuse_dram
+from localmoe.errors import OutOfMemoryError
 
 
 def plan_cpu(asked: Asked) -> Plan:
@@ -24,7 +23,7 @@ def plan_cpu(asked: Asked) -> Plan:
     cache = choices.fit_cache(asked, dtype, left, sessions=choices.MAX_SESSIONS)
     items = (*weights, Item(DRAM, "latent cache", cache.num_bytes), *others)
     if left is not None and cache.num_bytes > left:
-        raise refuse_dram(asked, items, cache, disk_hint(asked))
+        raise _refuse(asked, items, cache)
     return Plan(
         kind="cpu",
         isa=asked.isa,
@@ -43,6 +42,13 @@ def plan_cpu(asked: Asked) -> Plan:
         available={} if asked.dram_bytes is None else {DRAM: asked.dram_bytes},
         longest_context=max(cache.longest, cache.context),
     )
+
+
+def _refuse(asked: Asked, items: tuple[Item, ...], cache: Cache) -> OutOfMemoryError:
+    from localmoe.engine.plan.from_disk import disk_hint  # with the model of cost: not for who fits
+    from localmoe.engine.plan.refusal import refuse_dram
+
+    return refuse_dram(asked, items, cache, disk_hint(asked))
 
 
 def _decisions(asked: Asked, items: tuple[Item, ...], cache: Cache, why_threads: Decision) -> tuple[Decision, ...]:
