@@ -3,19 +3,17 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localmoe.chat.template import Template, guess_template, template_for
 from localmoe.engine import defaults
 from localmoe.engine.checks import check_vocabulary
-from localmoe.engine.machine_rates import rates_of
-from localmoe.engine.measured import load_measured
 from localmoe.engine.plan import Plan, make_plan
 from localmoe.engine.plan_json import plan_object
 from localmoe.engine.request import EngineInfo
 from localmoe.errors import CancelledError
 from localmoe.events import Event, Loading
-from localmoe.hardware import probe
+from localmoe.hardware import Machine, probe
 from localmoe.hardware.placement import worker_cpus
 from localmoe.hub.catalog import Source, resolve
 from localmoe.hub.checkpoint import Checkpoint, TensorSpec
@@ -29,6 +27,9 @@ from localmoe.weights.layout import plan_layout
 from localmoe.weights.load import load
 from localmoe.weights.numa import memory_nodes
 from localmoe.weights.store import Store
+
+if TYPE_CHECKING:
+    from localmoe.engine.cost.rates import Rates
 
 TELL_EVERY_S = 0.1
 LARGE_BYTES = 1 << 30  # a smaller model is read in less time than a GPU's driver may take to answer
@@ -177,7 +178,7 @@ def _plan(
         machine,
         config,
         settings,
-        rates_of(machine, load_measured(machine)),
+        lambda: _rates(machine),
         name=source.name,
         weight_bytes=layout.nbytes,
         expert_bytes=layout.expert_bytes,
@@ -185,6 +186,14 @@ def _plan(
         on_disk=True,
         executable_only=True,
     )
+
+
+def _rates(machine: Machine) -> "Rates":
+    """As measured here once, or estimated."""
+    from localmoe.engine.machine_rates import rates_of  # what fits is opened without knowing
+    from localmoe.engine.measured import load_measured
+
+    return rates_of(machine, load_measured(machine))
 
 
 class _Steps:

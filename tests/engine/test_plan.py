@@ -252,6 +252,18 @@ def test_who_runs_a_model_too_large_hears_what_the_disk_would_do():
     assert "experts read from disk would make about 0." in error.hint and "cannot run that plan yet" in error.hint
 
 
+def test_rates_are_found_out_once_and_only_where_they_matter():
+    found_out = []
+
+    def give():
+        found_out.append(RATES)
+        return RATES
+
+    assert planned(rates=give, executable_only=True).kind == "cpu" and not found_out
+    refused(machine(200 * GB), rates=give, executable_only=True)
+    assert len(found_out) == 1
+
+
 def test_a_forecast_is_told_for_what_fits():
     found = planned(machine(TIGHT, disk=0))
     prediction = forecast(found, RATES, FULL)

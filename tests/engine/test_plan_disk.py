@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from planned import FULL, GB, MOONLIGHT, RATES, machine, measured, planned, told
+from planned import FULL, GB, MOONLIGHT, RATES, gpus, machine, measured, planned, told
 from test_plan_gpus import on_recorded
 
 from localmoe.engine.cost.predict import forecast_decode
@@ -92,6 +92,11 @@ def test_forced_onto_the_cpu_it_is_refused_with_the_disk_and_its_speed():
     with pytest.raises(OutOfMemoryError) as caught:
         planned(LARGE, settings=Settings(plan="cpu"))
     assert "--plan disk reads experts from disk, about 0." in caught.value.hint
+
+
+def test_a_gpu_that_the_plan_leaves_out_is_told():
+    found = planned(machine(300 * GB, gpus=gpus(32 * GB)))
+    assert found.kind == "disk" and told(found, "GPUs").startswith("GPUs: not used")
 
 
 def test_what_every_token_needs_must_fit():

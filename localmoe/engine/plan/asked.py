@@ -1,5 +1,6 @@
 """What a plan is asked for, and what the machine has left for it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ class Asked:
     machine: Machine
     config: ModelConfig
     settings: Settings
-    rates: "Rates"
+    give_rates: "Callable[[], Rates]"  # they take time to find out, and a plan that fits needs none
     name: str
     weights: Weights
     isa: str
@@ -42,6 +43,11 @@ class Asked:
     nodes: tuple[int, ...]  # NUMA nodes that the weights are split over; none where there is no choice
     on_disk: bool  # the model's files are here already
     executable_only: bool
+
+    @property
+    def rates(self) -> "Rates":
+        """How fast the machine is."""
+        return self.give_rates()
 
 
 def weights_of(config: ModelConfig, weight_bytes: int | None, expert_bytes: int | None) -> Weights:

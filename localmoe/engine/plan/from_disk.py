@@ -186,4 +186,11 @@ def _disk_decisions(asked: Asked, found: _InDram) -> tuple[Decision, ...]:
     return (
         Decision("routed experts", f"{share:.0%} in DRAM", f"the other {missing} come from disk at {rate}: {speed}"),
         Decision("ring", f"{found.ring.slots} experts", f"{group} are computed while the next {group} come"),
+        *_unused_gpus(asked),
     )
+
+
+def _unused_gpus(asked: Asked) -> tuple[Decision, ...]:
+    if not asked.machine.gpus:
+        return ()
+    return (Decision("GPUs", "not used", "experts from disk are computed where DRAM has the others"),)

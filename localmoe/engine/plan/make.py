@@ -1,6 +1,8 @@
 """One question: how this model should run on this machine. Pure: values in, values out."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from localmoe.engine.plan.asked import Asked, dram_for, memory_nodes, weights_of
@@ -19,7 +21,7 @@ def make_plan(
     machine: Machine,
     config: ModelConfig,
     settings: Settings,
-    rates: "Rates",
+    rates: "Rates | Callable[[], Rates]",
     *,
     name: str,
     weight_bytes: int | None = None,
@@ -28,7 +30,7 @@ def make_plan(
     on_disk: bool = False,
     executable_only: bool = False,
 ) -> Plan:
-    """The plan for `config` on `machine`, whose GPUs `rates` has in the same order.
+    """The plan for `config` on `machine`, whose GPUs `rates` (or what it returns) has in the same order.
 
     `weight_bytes` are those in memory, `expert_bytes` the routed experts' among them; None: as the config says. `isa`:
     the kernels that will run; None: what the settings ask for, or the best. `on_disk`: the model's files are here, and
@@ -42,7 +44,7 @@ def make_plan(
         machine=machine,
         config=config,
         settings=settings,
-        rates=rates,
+        give_rates=cache(rates) if callable(rates) else lambda: rates,
         name=name,
         weights=weights,
         isa=isa or _choose_isa(machine, settings),
