@@ -236,7 +236,7 @@ def test_what_runs_is_the_cpu_and_the_plan_says_so():
     found = planned(machine(gpus=gpus(32 * GB)), executable_only=True)
     assert found.kind == "cpu"
     assert told(found, "plan") == "plan: cpu; this version computes on the CPU; the GPU is not used yet (RTX 5090)"
-    assert "no GPU is here" in told(planned(executable_only=True), "plan")
+    assert "the bus shows no NVIDIA GPU" in told(planned(executable_only=True), "plan")
 
 
 @pytest.mark.parametrize("kind", ["slp", "dslp", "disk"])

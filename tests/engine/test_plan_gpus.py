@@ -68,6 +68,13 @@ def test_the_gpu_with_the_least_room_decides_for_both():
     assert uneven.available["GPU 0"] == 40 * GB
 
 
+def test_a_small_gpu_does_not_hold_the_others_back():
+    found = planned(machine(gpus=gpus(8 * GB, 32 * GB, 30 * GB)))
+    assert found.kind == "dslp" and found.gpus == (1, 2) and found.ring.slots == 128
+    with pytest.raises(UsageError, match="1 more with less than half of its room"):
+        planned(machine(gpus=gpus(8 * GB, 32 * GB)), settings=Settings(plan="dslp"))
+
+
 def test_slp_takes_the_roomier_gpu():
     found = planned(machine(gpus=gpus(24 * GB, 32 * GB)), settings=Settings(plan="slp"))
     assert found.gpus == (1,) and "GPU 1" in found.places

@@ -23,12 +23,14 @@ def plan_for(asked: Asked) -> Plan:
 
 def _fastest(asked: Asked) -> Plan:
     """Of the plans that fit, those with the longest context, and of them the fastest; else the one from disk."""
-    plans, refusals = [], list[OutOfMemoryError]()
-    for planner in _candidates(asked):
+    plans, refusals = list[Plan](), list[OutOfMemoryError]()
+    for planner in (plan_cpu, _slp, _dslp):
         try:
             plans.append(planner(asked))
         except OutOfMemoryError as error:
             refusals.append(error)
+        except UsageError:  # this machine lacks the GPUs for it: there is nothing to compare
+            continue
     if not plans:
         return _larger_than_memory(asked, refusals)
     times = {plan.kind: _exchange_seconds(asked, plan) for plan in plans}
@@ -36,9 +38,12 @@ def _fastest(asked: Asked) -> Plan:
     return _because(best, Decision("plan", best.kind, _why_best(asked, best, times, refusals)))
 
 
-def _candidates(asked: Asked) -> list[Callable[[Asked], Plan]]:
-    num_gpus = len(usable_gpus(asked))
-    return [_PLANNERS["cpu"], *([_PLANNERS["slp"]] if num_gpus else []), *([_PLANNERS["dslp"]] if num_gpus > 1 else [])]
+def _slp(asked: Asked) -> Plan:
+    return plan_gpus(asked, best_gpu(asked))
+
+
+def _dslp(asked: Asked) -> Plan:
+    return plan_gpus(asked, all_gpus(asked))
 
 
 def _exchange_seconds(asked: Asked, plan: Plan) -> float:
@@ -77,14 +82,13 @@ def _forced(kind: Kind, planner: Callable[[Asked], Plan]) -> Callable[[Asked], P
 
 
 def _because(plan: Plan, decision: Decision) -> Plan:
-    rest = tuple(d for d in plan.decisions if d.what != "plan")
-    return replace(plan, decisions=(decision, *rest))
+    return replace(plan, decisions=(decision, *plan.decisions))
 
 
 _PLANNERS: dict[str, Callable[[Asked], Plan]] = {
     "auto": _fastest,
     "cpu": _forced("cpu", plan_cpu),
-    "slp": _forced("slp", lambda asked: plan_gpus(asked, best_gpu(asked))),
-    "dslp": _forced("dslp", lambda asked: plan_gpus(asked, all_gpus(asked))),
+    "slp": _forced("slp", _slp),
+    "dslp": _forced("dslp", _dslp),
     "disk": _forced("disk", plan_disk),
 }

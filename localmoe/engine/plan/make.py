@@ -79,7 +79,7 @@ def _why_cpu(asked: Asked) -> str:
     names = [gpu.name for gpu in asked.machine.gpus] or [gpu.name or "NVIDIA GPU" for gpu in asked.machine.pci_gpus]
     if names:
         return f"this version computes on the CPU; the GPU is not used yet ({', '.join(names)})"
-    return "this version computes on the CPU, and no GPU is here"
+    return "this version computes on the CPU, and the bus shows no NVIDIA GPU"
 
 
 def _choose_isa(machine: Machine, settings: Settings) -> str:

@@ -77,10 +77,15 @@ def best_gpu(asked: Asked) -> Usable:
 
 
 def all_gpus(asked: Asked) -> Usable:
-    """All that can be used; UsageError with the reason where there are fewer than two."""
-    found = gpus.usable_gpus(asked)
+    """All with at least half the room of the roomiest; UsageError with the reason where there are fewer than two.
+
+    What lies on them is the same on each: a small one, for the screen, would leave the others half empty.
+    """
+    usable = gpus.usable_gpus(asked)
+    found = [gpu for gpu in usable if 2 * gpu[1] >= usable[0][1]]
     if len(found) < 2:
-        why = gpus.why_no_gpu(asked) if not found else f"this machine has {len(found)} that can be used"
+        small = f"; {len(usable) - len(found)} more with less than half of its room" if len(usable) > len(found) else ""
+        why = f"this machine has {len(found)} that can be used{small}" if found else gpus.why_no_gpu(asked)
         can = "--plan slp uses one" if found else "--plan cpu needs none"
         raise UsageError(f"the plan dslp needs two GPUs: {why}", can)
     return Usable(tuple(sorted(n for n, _ in found)), found[-1][1])
