@@ -16,6 +16,7 @@ Origin = Literal["flag", "environment", "config.toml", "default"]
 
 KERNEL_TARGETS = ("scalar", "avx2", "avx2_zen", "avx512", "avx512_bf16")
 CACHE_DTYPES = ("float32", "bf16")
+PLANS = ("auto", "cpu", "slp", "dslp", "disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Settings:
     threads: int | None = None  # None: one per physical core, one left for the screen
     isa: str | None = None  # None: the best that CPU and kernel support
     cache_dtype: str = "float32"
+    plan: str = "auto"  # what computes where; "auto": the fastest that fits
     prefill_chunk: int = 512  # most tokens read in one run
     temperature: float | None = None
     top_p: float | None = None
@@ -182,6 +184,7 @@ RULES: Mapping[str, Rule] = {
     "threads": _whole(1, 1024, "a number"),
     "isa": _one_of(*KERNEL_TARGETS),
     "cache_dtype": _one_of(*CACHE_DTYPES),
+    "plan": _one_of(*PLANS),
     "prefill_chunk": _whole(1, 1 << 16, "a number of tokens"),
     "temperature": _number(0, 100),
     "top_p": _number(0, 1, above=True),

@@ -65,6 +65,7 @@ def test_switches_are_read_from_the_environment(monkeypatch, text, value):
         ("LOCALMOE_TOP_P", "0", "above 0 and at most 1"),
         ("LOCALMOE_ISA", "sse9", "scalar or avx2 or avx2_zen or avx512"),
         ("LOCALMOE_CACHE_DTYPE", "int4", "float32 or bf16"),
+        ("LOCALMOE_PLAN", "gpu", "auto or cpu or slp or dslp or disk"),
         ("LOCALMOE_THINK", "maybe", "true or false"),
         ("LOCALMOE_SEED", "-1", "from 0"),
     ],

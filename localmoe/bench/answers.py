@@ -70,7 +70,7 @@ def context_for(suites: tuple[str, ...]) -> int:
 
 def measure(engine: EngineFace, suite: str, listener: Listener) -> Iterator[Row]:
     """The suite's rows. The longer case has the shorter one for a reference."""
-    _warm_up(engine)
+    warm_up(engine)
     rounds = _rounds(engine, _cases(engine, suite, listener), _workers(engine.info), listener)
     first: Row | None = None
     for case in CASES[suite]:
@@ -115,7 +115,7 @@ def _rounds(engine: EngineFace, cases: list[Case], workers: Workers | None, list
         for case in cases:
             listener.progress(f"{case.name} with {engine.info.model}")
             try:
-                rates[case] = _rate(engine, case, len(rounds))
+                rates[case] = rate(engine, case, len(rounds))
             except NotMeasuredError as reason:
                 listener.warn(f"{case.name} is left out{f' of round {len(rounds) + 1}' * bool(rounds)}: {reason}")
         rounds.append(Round(rates, fma_peak(workers) if workers else None))
@@ -128,7 +128,7 @@ def _workers(info: EngineInfo) -> Workers | None:
     return make_workers(Settings(isa=info.isa, threads=info.num_threads)) if info.attention_flops else None
 
 
-def _rate(engine: EngineFace, case: Case, repeat: int) -> float:
+def rate(engine: EngineFace, case: Case, repeat: int) -> float:
     """Tokens per second."""
     return _prefill_rate(engine, case, repeat) if case.suite == "prefill" else _decode_rate(engine, case, repeat)
 
@@ -150,7 +150,8 @@ def _decode_rate(engine: EngineFace, case: Case, repeat: int) -> float:
     raise NotMeasuredError("the model ends its answers after a few tokens")
 
 
-def _warm_up(engine: EngineFace) -> None:
+def warm_up(engine: EngineFace) -> None:
+    """A short answer that nobody times."""
     case = Case("decode", 64, 4)
     _answer(engine, prompt_of(engine, case.num_tokens, seed=99), "warm-up", case, 0)
 

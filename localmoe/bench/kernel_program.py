@@ -33,8 +33,12 @@ class KernelProgram:
 
     def rows(self, width: int) -> native.Rows:
         """A new buffer, one row of `width` for each token."""
+        return native.Rows(self.place(width), width, width, False)
+
+    def place(self, width: int) -> int:
+        """Where a new buffer of such rows begins, in floats."""
         offset, self._floats = self._floats, self._floats + -(-width * self._num_tokens // 16) * 16
-        return native.Rows(offset, width, width, False)
+        return offset
 
     def input(self, width: int) -> native.Rows:
         """Random rows."""

@@ -52,9 +52,12 @@ class Report:
 
     def to_table(self) -> str:
         """For people, within 80 columns: what was measured on, then the rows, then what the references are."""
-        head = f"{'suite':<8} {'case':<18} {'value':<14} {'reference':>11} {'ratio':>7}  kernels"
+        suite = max((len(row.suite) for row in self.rows), default=8)
+        case = max((len(row.case) for row in self.rows), default=18)
+        columns = f"{{:<{max(5, suite)}}} {{:<{max(18, case)}}} {{:<14}} {{:>11}} {{:>7}}  {{}}"
+        head = columns.format("suite", "case", "value", "reference", "ratio", "kernels")
         marks = _marks(self.rows)
-        lines = [self._title()[:80], "", head, *(_line(row, marks) for row in self.rows)]
+        lines = [self._title()[:80], "", head, *(columns.format(*_cells(row, marks)) for row in self.rows)]
         notes = [f"{mark} {against}" for against, mark in marks.items()]
         return "\n".join(line.rstrip() for line in (*lines, *([""] if notes else []), *notes)) + "\n"
 
@@ -70,12 +73,11 @@ def _marks(rows: tuple[Row, ...]) -> dict[str, str]:
     return {kind: chr(ord("a") + n) for n, kind in enumerate(kinds)}
 
 
-def _line(row: Row, marks: dict[str, str]) -> str:
+def _cells(row: Row, marks: dict[str, str]) -> tuple[str, ...]:
     mark = marks.get(row.against or "", " ")
     reference = "" if row.reference is None else f"{_figure(row.reference)} {mark}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    value = f"{_figure(row.value)} {row.unit}"
-    return f"{row.suite:<8} {row.case:<18} {value:<14} {reference:>11} {ratio:>7}  {row.isa or ''}"
+    return row.suite, row.case, f"{_figure(row.value)} {row.unit}", reference, ratio, row.isa or ""
 
 
 def _counted(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from difflib import get_close_matches
 
-from localmoe.bench import answers, kernels, load, startup
+from localmoe.bench import answers, kernels, load, plan, startup
 from localmoe.bench.checkpoint import bench_checkpoint
 from localmoe.bench.rows import Listener, Report, Row
 from localmoe.engine.engine import Engine
@@ -16,12 +16,12 @@ from localmoe.hardware import probe
 from localmoe.hub.catalog import resolve
 from localmoe.settings import Settings, cache_dir
 
-SUITES = ("kernels", "load", "prefill", "decode", "startup")
+SUITES = ("kernels", "load", "prefill", "decode", "plan", "startup")
 
 
 def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) -> Report:
     """Measures `suites`, in their order."""
-    machine = probe(paths={"bench": cache_dir()}).to_json()
+    machine = probe(paths={"bench": cache_dir()})
     model = settings.model if _names_model(settings) else None
     name = resolve(model).name if model else None  # refused before minutes of measuring
     rows: list[Row] = []
@@ -34,11 +34,13 @@ def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) 
         with closing(_open(answered, settings, listener)) as engine:
             info = engine.info
             rows += _answered(engine, answered, listener)
+    if "plan" in suites:
+        rows += plan.measure(machine, settings, model, listener)
     if "startup" in suites:
         rows += startup.measure(model, listener)
     num_threads = info.num_threads if info else kernels.num_workers(settings)
-    plan = plan_json(info) if info else None
-    return Report(machine, info.model if info else name, plan, tuple(rows), num_threads)
+    decided = plan_json(info) if info else None
+    return Report(machine.to_json(), info.model if info else name, decided, tuple(rows), num_threads)
 
 
 def parse_suites(names: str) -> tuple[str, ...]:

@@ -17,6 +17,10 @@ app = typer.Typer(
 Model = Annotated[str | None, typer.Option("-m", "--model", help="Catalogue name or folder.", metavar="NAME_OR_FOLDER")]
 Context = Annotated[int | None, typer.Option(help="Most tokens in a conversation.", metavar="N")]
 Threads = Annotated[int | None, typer.Option(help="Worker threads; default: one per core.", metavar="N")]
+Plan = Annotated[
+    str | None,
+    typer.Option("--plan", help="What computes where: auto, cpu, slp, dslp or disk; cpu runs today.", metavar="PLAN"),
+]
 Think = Annotated[bool | None, typer.Option("--think/--no-think", help="Let the model think before it answers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -44,11 +48,13 @@ def localmoe(
 
 
 @app.command("chat")
-def chat_door(model: Model = None, context: Context = None, threads: Threads = None, think: Think = None) -> None:
+def chat_door(
+    model: Model = None, context: Context = None, threads: Threads = None, plan: Plan = None, think: Think = None
+) -> None:
     """Open the chat in this terminal."""
     from localmoe.cli.chat import chat
 
-    chat({"model": model, "context": context, "threads": threads, "think": think})
+    chat({"model": model, "context": context, "threads": threads, "plan": plan, "think": think})
 
 
 @app.command("ask")
@@ -76,6 +82,7 @@ def ask_door(
     think: Think = None,
     context: Context = None,
     threads: Threads = None,
+    plan: Plan = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Thoughts and statistics on stderr.")] = False,
 ) -> None:
     """Answer one prompt: the answer goes to stdout, the rest to stderr."""
@@ -85,6 +92,7 @@ def ask_door(
         "model": model,
         "context": context,
         "threads": threads,
+        "plan": plan,
         "think": think,
         "temperature": temperature,
         "top_p": top_p,
@@ -127,7 +135,7 @@ def doctor_door(
 @app.command("bench")
 def bench_door(
     suite: Annotated[
-        str, typer.Option(help="Any of kernels, load, prefill, decode, startup, with commas.", metavar="SUITES")
+        str, typer.Option(help="Any of kernels, load, prefill, decode, plan, startup, with commas.", metavar="SUITES")
     ] = "kernels,prefill,decode,startup",
     model: Model = None,
     threads: Threads = None,

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localmoe.chat.template import Template, guess_template, template_for
 from localmoe.engine import defaults
 from localmoe.engine.checks import check_vocabulary
-from localmoe.engine.plan import Plan, Resources, make_plan
+from localmoe.engine.plan import Plan, make_plan
+from localmoe.engine.plan_json import plan_object
 from localmoe.engine.request import EngineInfo
 from localmoe.errors import CancelledError
 from localmoe.events import Event, Loading
-from localmoe.hardware import available_memory, physical_cores
+from localmoe.hardware import Machine, probe
 from localmoe.hardware.placement import worker_cpus
 from localmoe.hub.catalog import Source, resolve
 from localmoe.hub.checkpoint import Checkpoint, TensorSpec
@@ -22,13 +23,16 @@ from localmoe.model.cache import LatentCache
 from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.tensors import expected_tensors
 from localmoe.settings import Settings
-from localmoe.weights.arena import from_reserved
 from localmoe.weights.layout import plan_layout
 from localmoe.weights.load import load
 from localmoe.weights.numa import memory_nodes
 from localmoe.weights.store import Store
 
+if TYPE_CHECKING:
+    from localmoe.engine.cost.rates import Rates
+
 TELL_EVERY_S = 0.1
+LARGE_BYTES = 1 << 30  # a smaller model is read in less time than a GPU's driver may take to answer
 
 Listener = Callable[[Event], None]
 Cancelled = Callable[[], bool]
@@ -139,6 +143,7 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
         plan=(*plan.reasons, *store.notes, f"prompts are written in {template.why}"),
         sampling=sampling,
         attention_flops=config.attention_flops(),
+        details=plan_object(plan),
     )
     return Opened(network, tokenizer, template, plan, info, settings, stop_ids, backend.new_flag)
 
@@ -168,11 +173,27 @@ def _plan(
     backend: Backend,
 ) -> Plan:
     layout = plan_layout((checkpoint.tensors[spec.name] for spec in specs), memory_nodes())
-    available = available_memory()
-    if available:  # pages set aside for weights are no part of it
-        available += from_reserved(layout.nbytes)
-    resources = Resources(backend.choose_isa(settings.isa), physical_cores(), available)
-    return make_plan(source.name, config, settings, layout.nbytes, resources)
+    machine = probe(paths={"models": source.folder}, asks_driver=layout.nbytes >= LARGE_BYTES)
+    return make_plan(
+        machine,
+        config,
+        settings,
+        lambda: _rates(machine),
+        name=source.name,
+        weight_bytes=layout.nbytes,
+        expert_bytes=layout.expert_bytes,
+        isa=backend.choose_isa(settings.isa),
+        on_disk=True,
+        executable_only=True,
+    )
+
+
+def _rates(machine: Machine) -> "Rates":
+    """As measured here once, or estimated."""
+    from localmoe.engine.machine_rates import rates_of  # what fits is opened without knowing
+    from localmoe.engine.measured import load_measured
+
+    return rates_of(machine, load_measured(machine))
 
 
 class _Steps:

@@ -12,13 +12,25 @@ from localmoe.hub.checkpoint import Checkpoint, TensorSpec
 from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.tensors import expected_tensors
 from localmoe.weights.arena import Arena
+from localmoe.weights.layout import Region
 from localmoe.weights.load import load
+from localmoe.weights.numa import memory_nodes
 from localmoe.weights.store import Store
 
 
 def weight_memory(nbytes: int) -> NDArray[np.uint8]:
     """[nbytes] bytes of memory as a model's weights have it: large pages, spread over the NUMA nodes."""
-    return Arena(nbytes).view(0, nbytes)
+    arena, nodes = Arena(nbytes), memory_nodes()
+    if nodes:
+        arena.bind((Region(0, arena.page_bytes, tuple(nodes)),))
+    return arena.view(0, nbytes)
+
+
+def weight_memory_on(node: int, nbytes: int) -> NDArray[np.uint8]:
+    """[nbytes] bytes as above, on one NUMA node as far as that has room."""
+    arena = Arena(nbytes)
+    arena.bind((Region(0, arena.page_bytes, (node,)),))
+    return arena.view(0, nbytes)
 
 
 class WeightReader:

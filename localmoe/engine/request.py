@@ -1,8 +1,8 @@
 """What a frontend asks for, and the face that every engine shows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from localmoe.chat.message import Conversation
 from localmoe.events import Event
@@ -46,6 +46,7 @@ class EngineInfo:
     plan: tuple[str, ...]  # one sentence per decision
     sampling: Sampling  # the model's own defaults
     attention_flops: int = 0  # that each token of context adds to a decode step; 0: nothing is computed
+    details: Mapping[str, Any] = field(default_factory=dict)  # the plan as plain values, for `--json`
 
 
 class Handle(Protocol):

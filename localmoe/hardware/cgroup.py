@@ -106,8 +106,9 @@ def _quota_of(root: str, group: PurePosixPath) -> float | None:
 
 def _groups(root: str, controller: str) -> Iterator[PurePosixPath]:
     """This process's group in each hierarchy that could hold `controller`, and its ancestors."""
+    mounted = mounts(root)
     for path, names in _memberships(root):
-        for mount in mounts(root):
+        for mount in mounted:
             version2 = mount.filesystem == "cgroup2" and not names
             version1 = mount.filesystem == "cgroup" and controller in names and controller in mount.options
             if version1 or version2:

@@ -13,9 +13,13 @@ from localmoe.hardware.nvml import NoGpuError, Survey, ask_driver
 PATIENCE_S = 10.0  # a driver whose GPU hangs may never answer
 
 
-def survey_gpus(root: str, nvml: Any, on_bus: Sequence[PciGpu], nodes: Sequence[Node]) -> Survey:
+def survey_gpus(
+    root: str, nvml: Any, on_bus: Sequence[PciGpu], nodes: Sequence[Node], *, asks_driver: bool = True
+) -> Survey:
     """All of them; without a driver none, and the reason. Of a recorded machine only a given `nvml` is asked."""
     try:
+        if not asks_driver:
+            raise NoGpuError("the driver was not asked")
         if nvml is None and root != "/":
             raise NoGpuError("not asked: this is a recorded machine")
         found = answer_within(PATIENCE_S, lambda: ask_driver(nvml))

@@ -1,7 +1,7 @@
 """What the kernel lets this process have: CPUs, nodes, locked memory, mappings."""
 
 from localmoe.hardware import files
-from localmoe.hardware.cgroup import cpu_quota
+from localmoe.hardware.cgroup import cpu_quota, huge_page_headroom
 from localmoe.hardware.cores import allowed_cpus, usable_cores
 from localmoe.hardware.machine import Limits
 
@@ -25,6 +25,7 @@ def read_limits(root: str) -> Limits:
         locks_freely=_may_lock(status.get("CapEff", "")),
         nodes=files.to_list(status.get("Mems_allowed_list")),
         max_map_count=files.read_int(root, MAX_MAP_COUNT),
+        huge_page_bytes=huge_page_headroom(root),
         numa_balancing=files.read_int(root, NUMA_BALANCING),
     )
 

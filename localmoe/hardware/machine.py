@@ -107,6 +107,7 @@ class Limits:
     locks_freely: bool | None = None  # CAP_IPC_LOCK: it may lock more than that; "capabilities"
     nodes: tuple[int, ...] = ()  # NUMA nodes that it may have memory of; "memory nodes"
     max_map_count: int | None = None  # mappings that it may have; "map count"
+    huge_page_bytes: int | None = None  # that its cgroups leave it of reserved 2 MB pages; None: no limit
     numa_balancing: int | None = None  # whether the kernel moves pages between nodes: 0 never; "NUMA balancing"
 
 

@@ -25,9 +25,12 @@ _NO_MEMORY = Memory(None, None, None, None, None, None)
 _NO_LIMITS = Limits((), 1, None, None)
 
 
-def probe(root: str | Path = "/", paths: Mapping[str, Path] | None = None, nvml: Any = None) -> Machine:
+def probe(
+    root: str | Path = "/", paths: Mapping[str, Path] | None = None, nvml: Any = None, *, asks_driver: bool = True
+) -> Machine:
     """What this machine is; `paths` are those whose disks matter, by purpose. Never raises.
 
+    The GPUs' driver may take a second to answer: where it is not asked, GPUs are only those that the bus shows.
     With another `root`, a recorded tree is read instead of this machine. GPUs are then asked only of `nvml`, which
     stands for the module pynvml; and the room on disks is that of the disk with the tree.
     """
@@ -43,7 +46,7 @@ def probe(root: str | Path = "/", paths: Mapping[str, Path] | None = None, nvml:
     found = part("CPU", lambda: processors(tree), list[Processor]())
     nodes = part("NUMA", lambda: read_nodes(tree), tuple[Node, ...]())
     on_bus = part("PCI", lambda: pci.read_pci_gpus(tree), tuple[PciGpu, ...]())
-    gpus = part("GPU", lambda: survey_gpus(tree, nvml, on_bus, nodes), Survey())
+    gpus = part("GPU", lambda: survey_gpus(tree, nvml, on_bus, nodes, asks_driver=asks_driver), Survey())
     disks = [read_disk(tree, purpose, path) for purpose, path in (paths or {}).items()]
     machine = Machine(
         cpu=part("CPU", lambda: read_cpu(tree, found), _NO_CPU),

@@ -184,7 +184,9 @@ def test_amounts(value, text):
     assert amount(value, "B") == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.99999, "1.00 s"), (0.0216, "21.6 ms"), (4e-6, "4.00 us")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.99999, "1.00 s"), (0.0216, "21.6 ms"), (4e-6, "4.00 us"), (1.7e-8, "17.0 ns")]
+)
 def test_durations(value, text):
     assert duration(value) == text
 

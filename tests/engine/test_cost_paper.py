@@ -98,7 +98,9 @@ def test_localmoes_own_kernels_give_a_second_set():
     assert ours.crossover_tokens < theirs.crossover_tokens  # FP32 activations: prompts on the CPU take longer
     for mine, paper in zip(ours.decode, theirs.decode, strict=True):
         assert 0.8 * paper.tok_s < mine.tok_s < paper.tok_s
-    slow = replace(localmoe_rates(R1).cpu, fma=localmoe_rates(R1).cpu.fma.times(0.5))  # as with AVX2
+    slow = replace(
+        localmoe_rates(R1).cpu, fma=localmoe_rates(R1).cpu.fma.times(0.25)
+    )  # decoding FP8 limits, not memory
     assert forecast_decode(replace(localmoe_rates(R1), cpu=slow), R1, PLACEMENTS[1], K).tok_s < ours.decode[0].tok_s
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -15,6 +16,7 @@ from localmoe.engine.engine import Engine
 from localmoe.engine.request import Request, Sampling
 from localmoe.errors import CancelledError, CheckpointError, ModelError, OutOfMemoryError
 from localmoe.events import Event, Finished, Loading, PrefillProgress, TextDelta
+from localmoe.hardware import Machine, probe
 from localmoe.hub.header import read_header
 from localmoe.settings import Settings
 
@@ -190,6 +192,10 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused_before_anything_is
 
 
 def test_too_little_memory_is_told_by_item(opener, monkeypatch):
-    monkeypatch.setattr("localmoe.engine.opening.available_memory", lambda: 100 << 20)
-    with pytest.raises(OutOfMemoryError, match=r"0.1 GB are available \(weights"):
+    def probe_little(**options) -> Machine:
+        found = probe(**options)
+        return replace(found, memory=replace(found.memory, usable_bytes=100 << 20))
+
+    monkeypatch.setattr("localmoe.engine.opening.probe", probe_little)
+    with pytest.raises(OutOfMemoryError, match=r"0.1 GB are available \(routed experts"):
         opener()

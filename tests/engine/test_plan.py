@@ -1,113 +1,282 @@
+"""The plan on the CPU: what it chooses, why, and how it refuses."""
+
 from dataclasses import replace
 
 import pytest
-from tiny import DEEPSEEK_V3, SHAPES, V3, make_checkpoint
+from planned import FULL, FULL_BYTES, GB, MOONLIGHT, RATES, SMALL, gpus, machine, planned, told
+from recorded import NAMES, recorded
+from tiny import make_checkpoint
 
+from localmoe.engine.cost.sizes import common_bytes, routed_bytes
 from localmoe.engine.opening import describe
-from localmoe.engine.plan import Resources, make_plan
-from localmoe.engine.scratch import ROUNDING_BYTES, scratch_bytes
-from localmoe.errors import OutOfMemoryError
+from localmoe.engine.plan import forecast, make_plan
+from localmoe.engine.plan.asked import memory_nodes
+from localmoe.errors import NotReadyError, OutOfMemoryError, UsageError
+from localmoe.hardware import HugePool
 from localmoe.hub.checkpoint import Checkpoint
 from localmoe.model.config import read_config
 from localmoe.model.tensors import expected_tensors
 from localmoe.settings import Settings
-from localmoe.weights.load import load
+from localmoe.weights import numa
+from localmoe.weights.layout import plan_layout
 
-GB = 10**9
-SMALL = read_config(V3)
-FULL = read_config(DEEPSEEK_V3)
-LARGE = Resources("avx2", 64, 1000 * GB)
-
-
-def plan(config=FULL, settings=None, weights=688 * GB, resources=LARGE):
-    return make_plan("deepseek-v3", config, settings or Settings(), weights, resources)
+TIGHT = FULL_BYTES + 8_500_000_000  # scratch, reserve, and less cache than the default
 
 
 def test_a_large_machine_gets_the_default_context_and_a_core_for_the_screen():
-    found = plan()
-    assert found.context_limit == 8192 and found.num_threads == 63
+    found = planned()
+    assert found.kind == "cpu" and found.context_limit == 8192 and found.num_threads == 63
     assert found.num_pages == 4 * 8192 // 64
-    assert found.memory["cache for 8,192 tokens"] == pytest.approx(4 * 1.15 * GB, rel=0.01)
-    assert sum(found.memory.values()) <= LARGE.available_bytes
+    assert found.memory["latent cache"] == pytest.approx(4 * 1.15 * GB, rel=0.01)
+    assert found.needed("DRAM") == sum(found.memory.values()) <= found.available["DRAM"] == 1000 * GB
+    assert found.crossover_tokens is None and found.ring is None and found.gpus == ()
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (3, 2), (64, 63)])
 def test_threads(cores, threads):
-    assert plan(resources=replace(LARGE, num_cores=cores)).num_threads == threads
+    assert planned(machine(cores=cores)).num_threads == threads
 
 
 def test_every_choice_of_the_user_is_taken_and_told():
+    origins = dict.fromkeys(("context", "threads", "prefill_chunk", "plan"), "flag")
     settings = Settings(
-        context=30_000, threads=5, cache_dtype="bf16", isa="scalar", prefill_chunk=64, origins={"context": "flag"}
+        context=30_000, threads=5, cache_dtype="bf16", isa="scalar", prefill_chunk=64, plan="cpu", origins=origins
     )
-    found = plan(settings=settings, resources=replace(LARGE, isa="scalar"))
+    found = planned(settings=settings)
     assert (found.context_limit, found.num_threads, found.cache_dtype, found.chunk) == (30_000, 5, "bf16", 64)
-    text = " ".join(found.reasons)
-    for word in ("30,000 tokens: chosen by flag", "5 threads", "bf16", "scalar kernels: as asked for", "64 tokens"):
-        assert word in text
+    assert (found.isa, found.placement.chunk, found.placement.cache_element_bytes) == ("scalar", 64, 2)
+    text = "\n".join(found.reasons)
+    for words in (
+        "plan: cpu; chosen by flag",
+        "context: 30,000 tokens; chosen by flag",
+        "threads: 5; chosen by flag",
+        "latent cache: bf16",
+        "kernels: scalar; as asked for",
+        "prefill chunks: 64 tokens; chosen by flag",
+    ):
+        assert words in text
+
+
+def test_each_decision_has_a_reason():
+    for found in (planned(), planned(machine(gpus=gpus(32 * GB, 32 * GB))), planned(machine(200 * GB))):
+        assert all(decision.choice and decision.why for decision in found.decisions)
+        whats = [decision.what for decision in found.decisions]
+        assert len(whats) == len(set(whats)) and whats[0] == "plan"
+        assert {"prefill", "decode", "threads", "context", "latent cache", "prefill chunks"} <= set(whats)
+
+
+def test_weights_are_told_part_by_part():
+    found = planned()
+    assert found.memory["routed experts"] == routed_bytes(FULL) == pytest.approx(653.9 * GB, rel=1e-3)
+    assert found.memory["embedding"] == pytest.approx(1.85 * GB, rel=1e-2)
+    names = ("routed experts", "other weights", "embedding")
+    assert sum(found.memory[name] for name in names) == routed_bytes(FULL) + common_bytes(FULL)
+    exact = planned(weight_bytes=FULL_BYTES, expert_bytes=650 * GB)
+    assert exact.memory["routed experts"] == 650 * GB and sum(exact.memory[name] for name in names) == FULL_BYTES
+
+
+def test_one_copy_of_the_experts_serves_both_phases():
+    shared = planned().shared
+    assert shared.routed_share == pytest.approx(0.972, abs=1e-3)
+    assert shared.saved_bytes == shared.routed_bytes
+    assert shared.total_bytes == FULL_BYTES
 
 
 def test_the_model_limits_the_context():
     config = replace(SMALL, max_position=4096)
     for settings in (Settings(), Settings(context=100_000)):
-        found = plan(config, settings, GB)
-        assert found.context_limit == 4096 and "all that the model was made for" in " ".join(found.reasons)
+        found = planned(config=config, settings=settings)
+        assert found.context_limit == 4096 and "all that the model was made for" in told(found, "context")
 
 
 def test_a_context_that_nobody_asked_for_gives_way_to_memory():
-    tight = replace(LARGE, available_bytes=688 * GB + 9 * GB)
-    found = plan(resources=tight)
-    assert 1024 <= found.context_limit < 8192
-    assert "no more fits" in " ".join(found.reasons)
-    assert sum(found.memory.values()) <= tight.available_bytes
+    tight = machine(TIGHT, disk=0)
+    found = planned(tight)
+    assert 1024 <= found.context_limit < 8192 and found.longest_context == found.context_limit
+    assert "no more fits" in told(found, "context")
+    assert found.needed("DRAM") <= tight.memory.usable_bytes
 
 
-def test_a_context_that_was_asked_for_does_not():
-    tight = replace(LARGE, available_bytes=688 * GB + 9 * GB)
+def refused(*arguments, **options) -> OutOfMemoryError:
     with pytest.raises(OutOfMemoryError) as caught:
-        plan(settings=Settings(context=8192), resources=tight)
-    assert "--context 1024" in caught.value.hint
+        planned(*arguments, **options)
+    assert caught.value.exit_code == 5 and caught.value.hint
+    return caught.value
+
+
+def test_a_context_that_was_asked_for_does_not_and_the_hint_fits_exactly():
+    tight = machine(TIGHT)
+    asked = Settings(context=32_768, plan="cpu")
+    error = refused(tight, settings=asked)
+    fits = int(error.hint.split("--context ")[1].split()[0])
+    assert fits % 64 == 0
+    assert planned(tight, settings=replace(asked, context=fits)).context_limit == fits
+    assert f"--context {fits}" in refused(tight, settings=replace(asked, context=fits + 1)).hint
+
+
+def test_bf16_is_named_where_it_is_enough():
+    found = planned(settings=Settings(context=32_768))
+    one_session = found.memory["latent cache"] * 512 // found.num_pages
+    need = found.needed("DRAM") - found.memory["latent cache"] + one_session
+    tight = machine(need - 2 * GB)
+    asked = Settings(context=32_768, plan="cpu")
+    assert "LOCALMOE_CACHE_DTYPE=bf16 saves 2.3 GB, which is enough" in refused(tight, settings=asked).hint
+    assert planned(tight, settings=replace(asked, cache_dtype="bf16")).context_limit == 32_768
+    assert "bf16" not in refused(machine(need - 3 * GB), settings=asked).hint
 
 
 def test_what_does_not_fit_is_told_by_line_item():
-    with pytest.raises(OutOfMemoryError) as caught:
-        plan(resources=replace(LARGE, available_bytes=503 * GB))
-    message = caught.value.message
-    for word in (
-        "deepseek-v3 needs 69",
+    error = refused(machine(503 * GB, disk=0))
+    for words in (
+        "deepseek-v3 needs 681.",
         "503.0 GB are available",
-        "weights 688.0",
-        "cache for",
-        "scratch",
-        "reserve 6.9",
+        "routed experts 654.1",
+        "other weights 17.2",
+        "embedding 1.9",
+        "latent cache for 8,192 tokens 1.2",
+        "scratch 0.8",
+        "reserve 6.7",
     ):
-        assert word in message
-    assert caught.value.hint and caught.value.exit_code == 5
+        assert words in error.message
+    assert "GB more memory would do" in error.hint and "choose a smaller model" in error.hint
+    assert "experts cannot come from disk: /models has 0 MB free, 673.1 GB too little" in error.hint
+
+
+def test_bytes_that_other_programs_have_are_told_as_such():
+    on = machine(680 * GB, disk=0)
+    on = replace(on, memory=replace(on.memory, total_bytes=1000 * GB))
+    assert "close other programs: " in refused(on).hint
+    group = replace(on, memory=replace(on.memory, available_bytes=990 * GB, cgroup_limit_bytes=680 * GB))
+    assert "raise this container's memory limit by " in refused(group).hint
+
+
+def test_the_bytes_that_are_missing_are_exact():
+    on = machine(680 * GB, disk=0)
+    missing = float(refused(on).hint.split(" GB more memory")[0].split()[-1]) * GB
+    assert planned(machine(680 * GB + int(missing + 0.1 * GB), disk=0)).kind == "cpu"
+    refused(machine(680 * GB + int(missing - 0.2 * GB), disk=0), settings=Settings(context=8192))
 
 
 def test_unknown_memory_is_not_guessed():
-    assert plan(resources=replace(LARGE, available_bytes=0)).context_limit == 8192
+    found = planned(machine(None))
+    assert found.context_limit == 8192 and found.available == {} and found.longest_context == FULL.max_position
+
+
+def test_pages_set_aside_for_weights_are_no_part_of_what_is_available():
+    on = machine(20 * GB)
+    pool = HugePool(2 << 20, 400_000, 330_000)
+    found = planned(replace(on, memory=replace(on.memory, huge_pools=(pool,))), settings=Settings(plan="cpu"))
+    assert found.available["DRAM"] == 20 * GB + FULL_BYTES
+    with_pool = replace(on, memory=replace(on.memory, huge_pools=(pool,)))
+    bounded = replace(with_pool, limits=replace(on.limits, huge_page_bytes=100 * GB))
+    refused(bounded, settings=Settings(plan="cpu"))
+    refused(
+        replace(on, memory=replace(on.memory, huge_pools=(replace(pool, num_free=300_000),))),
+        settings=Settings(plan="cpu"),
+    )
+
+
+def test_memory_of_nodes_that_are_not_allowed_does_not_count():
+    on = machine(1400 * GB, nodes=(700 * GB, 700 * GB))
+    assert planned(on).kind == "cpu"
+    one = replace(on, limits=replace(on.limits, nodes=(1,)), disks=())
+    assert "700.0 GB are available" in refused(one, weight_bytes=700 * GB).message
+
+
+def test_rows_are_split_over_nodes_and_a_full_node_is_told():
+    found = planned(machine(1400 * GB, nodes=(700 * GB, 700 * GB)))
+    assert "each of nodes 0, 1 has half of every expert's rows" in told(found, "NUMA")
+    routed = next(item for item in found.items if item.name == "routed experts")
+    assert [node for node, _ in routed.nodes] == [0, 1]
+    assert sum(nbytes for _, nbytes in routed.nodes) == routed.num_bytes
+    assert routed.nodes[0][1] == pytest.approx(routed.num_bytes / 2, rel=1e-6)
+    uneven = planned(machine(1400 * GB, nodes=(1100 * GB, 300 * GB)))
+    assert told(uneven, "node 1").startswith("node 1: 36.6 GB on other nodes")
+    assert not any(decision.what == "node 0" for decision in uneven.decisions)
+    assert not any(decision.what == "NUMA" for decision in planned(machine()).decisions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nodes_are_those_that_the_weights_are_split_over(name, tmp_path):
+    found = recorded(name, tmp_path)
+    nodes = numa.memory_nodes(str(tmp_path))
+    assert memory_nodes(found.probe()) == (tuple(nodes) if len(nodes) > 1 else ())
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3, 4])
+def test_bytes_of_a_node_are_those_of_the_layout(num_nodes, tmp_path):
+    checkpoint = Checkpoint.open(make_checkpoint(tmp_path, moe_intermediate_size=176, hidden_size=200))
+    config = read_config(checkpoint.config)
+    specs = expected_tensors(config)
+    layout = plan_layout([checkpoint.tensors[spec.name] for spec in specs], range(num_nodes))
+    on = machine(nodes=(100 * GB,) * num_nodes)
+    found = planned(on, config, weight_bytes=layout.nbytes, expert_bytes=layout.expert_bytes)
+    routed = next(item for item in found.items if item.name == "routed experts")
+    strides = [sum(e.num_experts * e.parts[n].stride for e in layout.experts.values()) for n in range(num_nodes)]
+    for (_, told_bytes), stride in zip(routed.nodes, strides, strict=True):
+        assert told_bytes / routed.num_bytes == pytest.approx(stride / sum(strides), abs=0.02)
 
 
 def test_one_session_always_fits_the_pages():
     for context in (1, 63, 64, 65, 1000):
-        found = plan(SMALL, Settings(context=context), GB)
+        found = planned(config=SMALL, settings=Settings(context=context))
         assert found.num_pages * 64 >= found.context_limit == context
+
+
+def test_kernels_that_do_not_run_here_are_refused():
+    with pytest.raises(UsageError, match="avx512"):
+        planned(settings=Settings(isa="avx512"))
+    on = machine()
+    with pytest.raises(NotReadyError, match="no kernels"):
+        planned(replace(on, cpu=replace(on.cpu, targets=())))
+    assert planned(isa="reference").isa == "reference"
+
+
+def test_what_runs_is_the_cpu_and_the_plan_says_so():
+    found = planned(machine(gpus=gpus(32 * GB)), executable_only=True)
+    assert found.kind == "cpu"
+    assert told(found, "plan") == "plan: cpu; this version computes on the CPU; the GPU is not used yet (RTX 5090)"
+    assert "the bus shows no NVIDIA GPU" in told(planned(executable_only=True), "plan")
+
+
+@pytest.mark.parametrize("kind", ["slp", "dslp", "disk"])
+def test_a_plan_that_cannot_run_yet_is_refused(kind):
+    settings = Settings(plan=kind, origins={"plan": "environment"})
+    with pytest.raises(UsageError, match=f"the plan {kind}, chosen by environment, cannot run yet") as caught:
+        planned(machine(gpus=gpus(32 * GB, 32 * GB)), settings=settings, executable_only=True)
+    assert "--plan cpu" in caught.value.hint
+
+
+def test_who_runs_a_model_too_large_hears_what_the_disk_would_do():
+    error = refused(machine(200 * GB), executable_only=True)
+    assert "experts read from disk would make about 0." in error.hint and "cannot run that plan yet" in error.hint
+
+
+def test_rates_are_found_out_once_and_only_where_they_matter():
+    found_out = []
+
+    def give():
+        found_out.append(RATES)
+        return RATES
+
+    assert planned(rates=give, executable_only=True).kind == "cpu" and not found_out
+    refused(machine(200 * GB), rates=give, executable_only=True)
+    assert len(found_out) == 1
+
+
+def test_a_forecast_is_told_for_what_fits():
+    found = planned(machine(TIGHT, disk=0))
+    prediction = forecast(found, RATES, FULL)
+    assert [p.num_tokens for p in prediction.prefill] == [1024] and prediction.crossover_tokens is None
+    wide = forecast(planned(), RATES, FULL, prompts=(32_768,), contexts=(1024,), streams=(1,))
+    assert wide.prefill[0].way == "cpu" and wide.decode[0].tok_s > 1
+
+
+def test_a_plan_is_made_from_a_config_alone():
+    found = make_plan(machine(), MOONLIGHT, Settings(), RATES, name="moonlight")
+    assert found.shared.total_bytes == routed_bytes(MOONLIGHT) + common_bytes(MOONLIGHT)
 
 
 def test_descriptions():
     assert describe(FULL, is_demo=False) == "671 B, 37 B active, FP8"
     assert describe(SMALL, is_demo=True).startswith("a tiny demonstration model (1.5 M)")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_scratch_is_estimated_from_above_but_not_by_far(shape, tmp_path):
-    network = pytest.importorskip("localmoe.model.network")
-    checkpoint = Checkpoint.open(make_checkpoint(tmp_path, **SHAPES[shape]))
-    config = read_config(checkpoint.config)
-    store = load(checkpoint, expected_tensors(config))
-    opened = network.open_network(config, store, cpus=[-1, -1], num_pages=1)
-    for num_tokens in (8, 64, 512):
-        nbytes = opened.program(num_tokens).nbytes
-        assert nbytes <= scratch_bytes(config, num_tokens, 2) <= 1.6 * nbytes + ROUNDING_BYTES
-    opened.close()

@@ -32,6 +32,7 @@ def _on_the_cpu(rates: Rates, config: ModelConfig, placement: Placement, context
         longest("mixture", *_from_disk(rates, c, placement, num_streams), on_cpu.experts(cpu, c, mixtures)),
         on_cpu.linear(cpu, "head", s.head, ((num_streams, 1),)),
         counted("layers", c.num_layers, cpu.layer),
+        on_cpu.around(cpu, c, num_streams),
     )
 
 
@@ -55,6 +56,7 @@ def _with_attention_on_gpu(
         ),
         on_gpu.linear(gpu, "head", s.head, ((num_streams, 1),)),
         counted("layers", c.num_layers, gpu.layer),
+        on_cpu.around(rates.cpu, c, num_streams),
     )
 
 

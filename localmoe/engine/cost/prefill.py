@@ -28,6 +28,7 @@ def on_the_cpu(rates: Rates, config: ModelConfig, placement: Placement, num_toke
         on_cpu.linear(cpu, "router", s.router, mixtures),
         on_cpu.linear(cpu, "shared experts", s.shared, mixtures),
         on_cpu.experts(cpu, c, mixtures),
+        on_cpu.activations(cpu, c, num_tokens),
         on_cpu.linear(cpu, "head", s.head, ((1, 1),)),
         counted("layers", c.num_layers * num_runs(runs), cpu.layer),
     )

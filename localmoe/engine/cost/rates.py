@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Origin = Literal["measured", "estimated"]
+Matmul = tuple[tuple[int, "Rate"], ...]  # (tokens at once, fraction of the FMA peak), tokens ascending
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,11 @@ class Kernels:
     """What the CPU kernels reach, as fractions: of the streaming read, and of the cores' FMA peak."""
 
     read: Rate  # weights where memory is the limit
-    matmul: tuple[tuple[int, Rate], ...]  # (tokens at once, fraction of the FMA peak), tokens ascending
+    matmul: Matmul  # with FP8 weights
     prompt_attention: Rate  # keys and values expanded
     token_attention: Rate  # over latents
+    bf16_matmul: Matmul = ()  # with BF16 weights; empty: as with FP8
+    latents: Rate | None = None  # of the streaming read, by one token's attention beside its arithmetic; None: at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Cpu:
     kernels: Kernels
     layer: Rate  # s for each layer and run beside arithmetic and memory: stages, barriers, hand-overs
     nodes: tuple[Rate, ...] = ()  # bytes/s of each NUMA node, where known
+    activations: Rate | None = None  # bytes/s of what ops on a prompt's tokens pass on to each other
+    step: Rate | None = None  # s for each step of decode beside the network: Python, text, events
+    logit: Rate | None = None  # s for each entry of the vocabulary and stream, to choose a token
 
     @property
     def read(self) -> Rate:

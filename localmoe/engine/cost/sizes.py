@@ -78,6 +78,16 @@ def cache_token_bytes(config: ModelConfig, element_bytes: int) -> int:
     return config.num_layers * config.latent_width * element_bytes
 
 
+def activation_bytes(config: ModelConfig) -> int:
+    """What a layer with experts reads and writes of one token's activations, FP32: norms, sums, heads, expert rows."""
+    c = config
+    hidden = 14 * c.hidden  # two norms, two sums, what matrices read and write
+    heads = 3 * c.q_dim + 2 * (c.q_lora_rank or 0) + 4 * c.latent_width + 2 * c.num_heads * c.v_dim
+    shared = 6 * c.num_shared_experts * c.moe_inter  # gate, up and their product, each written and read
+    routed = c.top_k * (4 * c.hidden + 6 * c.moe_inter)
+    return FLOAT_BYTES * (hidden + heads + shared + routed)
+
+
 def prompt_attention_flops(config: ModelConfig, num_tokens: int, chunk: int) -> float:
     """One layer's scores and sums of a prompt, causal; each chunk expands the keys and values of all before it."""
     c = config

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from localmoe.engine.cost import decode, prefill
 from localmoe.engine.cost.placement import Placement
-from localmoe.engine.cost.rates import Cpu, Gpu, Kernels, Rate, Rates, kernels_from_rows
+from localmoe.engine.cost.rates import Cpu, Gpu, Kernels, Rate, Rates
+from localmoe.engine.cost.shipped import KERNELS
 from localmoe.model.config import ModelConfig
 
 PREFILL_20K_TOK_S = 1200.0
@@ -20,18 +21,6 @@ DECODE_CONTEXT = 1024  # the paper gives about 20 at 32K, so 21.5 is at a short 
 CORES, SUSTAINED_HZ = 64, 3.55e9  # 2 x 32 at the base clock
 FMA_FLOP, BF16_FLOP = 64, 128  # a core and cycle: two AVX-512 units, FP32 and VDPBF16PS
 CHUNK = 4096  # its CPU path takes prompts up to this length
-
-# `bench --suite kernels`, commit 9fd0253a9, 2 Zen 3 cores, AVX2 (assets/bench/results.csv): value, reference
-LOCALMOE_ROWS = {
-    "gemv": (17.2262, 43.9783),
-    "gemv-bf16": (32.4652, 32.9271),
-    "moe-8-same": (5.25407, 30.2891),
-    "gemm-48": (110.465, 195.74),
-    "gemm-256": (123.223, 196.648),
-    "attention-4k": (125.524, 197.804),
-    "attend-4k": (90.1308, 198.094),
-}
-LOCALMOE_KERNELS = kernels_from_rows(LOCALMOE_ROWS, "bench --suite kernels on 2 Zen 3 cores")
 
 
 def paper_rates(config: ModelConfig, num_gpus: int = 1) -> Rates:
@@ -48,7 +37,7 @@ def localmoe_rates(config: ModelConfig, num_gpus: int = 1) -> Rates:
     cpu = Cpu(
         stream=Rate(947e9, "estimated", "the paper's GEMV: a streaming read is not slower"),
         fma=_estimate(CORES * SUSTAINED_HZ * FMA_FLOP, "FP32 FMA at the base clock"),
-        kernels=LOCALMOE_KERNELS,
+        kernels=KERNELS,
         layer=_estimate(50e-6, "stages of a layer"),
     )
     return _machine("localmoe on the SLP paper's machine", cpu, num_gpus, *fit(config))

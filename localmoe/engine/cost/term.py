@@ -76,10 +76,11 @@ def amount(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits of s, ms or us."""
-    if seconds >= 0.9995:
-        return f"{_digits(seconds)} s"
-    return f"{_digits(seconds * 1e3)} ms" if seconds >= 0.9995e-3 else f"{_digits(seconds * 1e6)} us"
+    """Three digits of s, ms, us or ns."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= 0.9995 * factor:
+            return f"{_digits(seconds / factor)} {unit}"
+    return f"{_digits(seconds * 1e9)} ns"
 
 
 def _rate(rate: Rate, unit: str) -> str:

@@ -1,0 +1,137 @@
+"""What every kind of plan chooses alike: kernels, threads, context and pages, shares."""
+
+from dataclasses import dataclass
+
+from localmoe.engine.plan.asked import Asked
+from localmoe.engine.plan.parts import Decision, SharedCopy
+from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.kernels.ops import PAGE_TOKENS
+from localmoe.model.config import ModelConfig
+from localmoe.settings import Settings
+
+DEFAULT_CONTEXT = 8192  # tokens, unless the user or the model says otherwise
+LEAST_CONTEXT = 1024  # what is still worth starting for, if nobody asked for more
+MAX_SESSIONS = 4  # whole contexts in the cache, while they take less than CACHE_SHARE of what is left
+CACHE_SHARE = 1 / 8
+RESERVE_BYTES = 256 << 20  # for Python, buffers and the page cache; 1 % of large weights
+ELEMENT_BYTES = {"float32": 4, "bf16": 2}
+URGENT_SHARE = 0.5  # decode and prefill take turns of the same length, as `scheduler` lets them
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The latent cache: how long a conversation may be, why, and the pages for it."""
+
+    dtype: str
+    context: int
+    why: str
+    longest: int  # context that would fit
+    num_pages: int
+    page_bytes: int  # of all layers
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all pages."""
+        return self.num_pages * self.page_bytes
+
+    def decisions(self, place: str) -> tuple[Decision, Decision]:
+        """The context, and the cache that holds it."""
+        size = f"{self.num_pages * PAGE_TOKENS:,} tokens in {self.num_pages:,} pages ({self.num_bytes / 1e6:,.0f} MB)"
+        return (
+            Decision("context", f"{self.context:,} tokens", self.why),
+            Decision("latent cache", f"{self.dtype} in {place}", f"{size}, which all conversations share"),
+        )
+
+
+def fit_cache(asked: Asked, dtype: str, left: int | None, default: int = DEFAULT_CONTEXT, sessions: int = 1) -> Cache:
+    """The cache in `left` bytes (None: unknown), for up to so many whole contexts where they take little of it.
+
+    A context that nobody asked for gives way to what memory holds, as long as it is worth starting for. One that was
+    asked for does not: then the cache may take more than is left.
+    """
+    config, settings = asked.config, asked.settings
+    one_page = page_bytes(config, dtype)
+    longest = longest_context(config, left, one_page)
+    context, why = wanted_context(config, settings, default)
+    if settings.context is None and min(context, LEAST_CONTEXT) <= longest < context:
+        context, why = longest, "no more fits into memory"
+    pages = -(-context // PAGE_TOKENS)
+    if left is not None:
+        pages = max(pages, min(sessions * pages, int(left * CACHE_SHARE) // one_page))
+    return Cache(dtype, context, why, longest, pages, one_page)
+
+
+def page_bytes(config: ModelConfig, cache_dtype: str) -> int:
+    """One page of the latent cache, all layers."""
+    return config.num_layers * PAGE_TOKENS * config.latent_width * ELEMENT_BYTES[cache_dtype]
+
+
+def longest_context(config: ModelConfig, left: int | None, one_page_bytes: int) -> int:
+    """Tokens whose pages fit into `left` bytes (None: unknown), within what the model takes."""
+    if left is None:
+        return config.max_position
+    return min(config.max_position, max(0, left // one_page_bytes * PAGE_TOKENS))
+
+
+def wanted_context(config: ModelConfig, settings: Settings, default: int = DEFAULT_CONTEXT) -> tuple[int, str]:
+    """Tokens, before memory has its say, and why."""
+    wanted, most = settings.context or default, config.max_position
+    if wanted > most:
+        asked = f" ({wanted:,} were asked for)" if settings.context else ""
+        return most, f"all that the model was made for{asked}"
+    if settings.context:
+        return wanted, f"chosen by {settings.origin('context')}"
+    return wanted, "the default, which --context changes"
+
+
+def reserve(weight_bytes: int) -> int:
+    """What is kept free beside resident weights."""
+    return max(RESERVE_BYTES, weight_bytes // 100)
+
+
+def choose_threads(asked: Asked, num_gpus: int = 0) -> tuple[int, Decision]:
+    """One worker per physical core, some left for the screen and for feeding GPUs."""
+    settings, cores = asked.settings, asked.machine.limits.usable_cores
+    if settings.threads:
+        return settings.threads, Decision("threads", f"{settings.threads}", f"chosen by {settings.origin('threads')}")
+    if cores <= 2 + num_gpus:
+        return cores, Decision("threads", f"{cores}", "one per physical core")
+    feeding = f", {num_gpus} for feeding GPUs" if num_gpus else ""
+    threads = cores - 1 - num_gpus
+    return threads, Decision("threads", f"{threads}", f"one per physical core, one core left for the screen{feeding}")
+
+
+def isa_decision(asked: Asked) -> Decision:
+    """Which kernels."""
+    why = "as asked for" if asked.settings.isa else "the best that CPU and operating system allow"
+    return Decision("kernels", asked.isa, why)
+
+
+def chunk_decision(asked: Asked, chunk: int, why: str) -> Decision:
+    """How prompts are cut where the CPU reads them."""
+    origin = asked.settings.origin("prefill_chunk")
+    return Decision("prefill chunks", f"{chunk:,} tokens", why if origin == "default" else f"chosen by {origin}")
+
+
+def sharing_decisions(asked: Asked) -> tuple[Decision, ...]:
+    """How the two phases share cores and weights."""
+    shared = shared_copy(asked)
+    return (
+        Decision(
+            "decode's share",
+            f"{URGENT_SHARE:.0%}",
+            f"while a prompt is read too, both take turns; up to {MAX_BATCH} answers are made together",
+        ),
+        Decision(
+            "copies of experts",
+            "one",
+            f"prefill and decode read the same bytes; routed experts are {shared.routed_share:.0%} of the model, and a"
+            f" copy for each phase would take {shared.saved_bytes / 1e9:,.2g} GB more",
+        ),
+    )
+
+
+def shared_copy(asked: Asked) -> SharedCopy:
+    """One copy of the experts against one for each phase."""
+    weights = asked.weights
+    return SharedCopy(weights.routed, weights.total, weights.routed)

@@ -1,0 +1,183 @@
+"""Which GPUs a plan may use, what they have room for, and how fast they are fed."""
+
+import math
+from dataclasses import dataclass, replace
+
+from localmoe.engine.cost import gpu as on_gpu
+from localmoe.engine.cost.exchange import link
+from localmoe.engine.cost.prefill import GROUP_EVENTS, GROUP_LAUNCHES
+from localmoe.engine.cost.rates import Rate, Rates
+from localmoe.engine.cost.sizes import BF16_BYTES, common_bytes, sizes_of
+from localmoe.engine.plan import choices
+from localmoe.engine.plan.asked import Asked
+from localmoe.engine.plan.choices import Cache
+from localmoe.engine.plan.parts import Decision, Item, Ring
+from localmoe.engine.plan.refusal import gigabytes, refuse_vram
+from localmoe.errors import OutOfMemoryError
+from localmoe.hardware.machine import Machine
+from localmoe.model.config import ModelConfig
+
+LEAST_CAPABILITY = (8, 0)  # BF16 in tensor cores
+LEAST_PASS = 1024  # tokens: scratch for fewer would stream the whole model for next to nothing
+PAGEABLE = Rate(0.3, "estimated", "pageable copies reach 9.6 GB/s where pinned ones reach 32")
+OVERHEAD = 0.01  # of a group's transfer, for its launches and events
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """GPUs of one plan, by their places in Machine.gpus; the one with the least room decides for all."""
+
+    gpus: tuple[int, ...]
+    free_bytes: int
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Vram:
+    """What lies on each GPU, in bytes, and what follows for prompts."""
+
+    weights: int
+    cache: Cache
+    scratch: int
+    ring_bytes: int
+    ring: Ring
+    pass_tokens: int  # of the longest prompt, for one pass over the experts
+    num_passes: int
+
+    @property
+    def items(self) -> tuple[tuple[str, int], ...]:
+        """Line items."""
+        return (
+            ("attention, dense and shared weights", self.weights),
+            ("latent cache", self.cache.num_bytes),
+            ("scratch", self.scratch),
+            ("ring", self.ring_bytes),
+            ("workspace", on_gpu.WORKSPACE_BYTES),
+        )
+
+
+def usable_gpus(asked: Asked) -> tuple[tuple[int, int], ...]:
+    """(place in Machine.gpus, free bytes) of GPUs that can run localmoe's kernels, the roomiest first."""
+    found = [(n, free_bytes(asked.machine, n)) for n in range(len(asked.machine.gpus)) if not why_not_usable(asked, n)]
+    return tuple(sorted(found, key=lambda gpu: (-gpu[1], gpu[0])))
+
+
+def why_not_usable(asked: Asked, n: int) -> str:
+    """The reason against GPU `n`; empty without one."""
+    gpu = asked.machine.gpus[n]
+    if not asked.config.num_moe_layers:
+        return "the model has no routed experts to stream"
+    if n >= len(asked.rates.gpus):
+        return f"how fast {gpu.name} is is unknown"
+    if not free_bytes(asked.machine, n):
+        return f"the room of {gpu.name} is unknown"
+    capability = _capability(gpu.compute_capability)
+    if capability is not None and capability < LEAST_CAPABILITY:
+        return f"{gpu.name} has compute capability {gpu.compute_capability}, and BF16 needs 8.0"
+    return ""
+
+
+def why_no_gpu(asked: Asked) -> str:
+    """Why not one GPU can be used."""
+    machine = asked.machine
+    if not machine.gpus:
+        return machine.why_unknown("GPU") or "none found"
+    return "; ".join(dict.fromkeys(why_not_usable(asked, n) for n in range(len(machine.gpus))))
+
+
+def rates_for(rates: Rates, gpus: tuple[int, ...], free: tuple[int, ...], *, locked: bool) -> Rates:
+    """Of the chosen GPUs with the room that they have; slower links where experts are not page-locked."""
+    factor: Rate | float = 1.0 if locked else PAGEABLE
+    chosen = tuple(
+        replace(rates.gpus[n], vram_bytes=room, h2d=rates.gpus[n].h2d.times(factor))
+        for n, room in zip(gpus, free, strict=True)
+    )
+    together = rates.h2d_together.times(factor) if rates.h2d_together else None
+    return replace(rates, gpus=chosen, h2d_together=together)
+
+
+def locks_experts(machine: Machine, num_bytes: int) -> tuple[bool, Decision]:
+    """Whether `num_bytes` of experts can be page-locked, so that GPUs copy from them directly."""
+    limits, size = machine.limits, gigabytes(num_bytes)
+    if limits.locks_freely:
+        return True, Decision("page-locking", size, "this process may lock memory: copies reach the bus's full speed")
+    if limits.locked_bytes is None and (why := machine.why_unknown("memlock")):
+        return True, Decision("page-locking", size, f"whether this process may lock so much is unknown: {why}")
+    if limits.locked_bytes is None or limits.locked_bytes >= num_bytes:
+        return True, Decision("page-locking", size, "the limit on locked memory allows it: copies reach full speed")
+    most = limits.locked_most_bytes
+    fix = "ulimit -l unlimited"
+    if most is not None and most < num_bytes:
+        fix = "'* - memlock unlimited' in /etc/security/limits.d (in a container: --ulimit memlock=-1)"
+    return False, Decision(
+        "page-locking",
+        "not possible",
+        f"this process may lock {gigabytes(limits.locked_bytes)} and the experts are {size}, so copies to the GPU"
+        f" reach about a third of their speed; {fix} changes that",
+    )
+
+
+def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
+    """What each GPU holds: weights, workspace and two slots first, then the cache, scratch, and a ring of the rest.
+
+    Raises OutOfMemoryError where not even a short context fits.
+    """
+    config = asked.config
+    weights = common_bytes(config, embedding=False)
+    expert, each = sizes_of(config).expert.num_bytes, scratch_token_bytes(config, usable.count)
+    least = Vram(
+        weights=weights,
+        cache=choices.fit_cache(asked, "bf16", None),
+        scratch=math.ceil(LEAST_PASS * each),
+        ring_bytes=on_gpu.LEAST_RING * expert,
+        ring=Ring(on_gpu.LEAST_RING, 1),
+        pass_tokens=LEAST_PASS,
+        num_passes=1,
+    )
+    left = usable.free_bytes - sum(nbytes for name, nbytes in least.items if name != "latent cache")
+    cache = choices.fit_cache(asked, "bf16", left)
+    if cache.num_bytes > left:
+        raise _refuse(asked, usable, replace(least, cache=cache))
+    left += least.scratch - cache.num_bytes
+    passes = -(-cache.context // int(left // each))
+    tokens = -(-cache.context // passes)
+    scratch = math.ceil(tokens * each)
+    ring = _ring(rates, config, usable.count, on_gpu.LEAST_RING + (left - scratch) // expert)
+    return Vram(weights, cache, scratch, ring.slots * expert, ring, tokens, passes)
+
+
+def _refuse(asked: Asked, usable: Usable, least: Vram) -> OutOfMemoryError:
+    place = f"GPU {min(usable.gpus, key=lambda n: free_bytes(asked.machine, n))}"
+    items = [Item(place, name, nbytes) for name, nbytes in least.items]
+    return refuse_vram(asked, place, items, usable.free_bytes, least.cache)
+
+
+def scratch_token_bytes(config: ModelConfig, num_gpus: int) -> float:
+    """Of one token of a prompt: its row for each chosen expert, that expert's gate and up, and hidden states."""
+    chosen = config.top_k * (config.hidden + 2 * config.moe_inter) / num_gpus
+    return BF16_BYTES * (chosen + on_gpu.ROWS * config.hidden)
+
+
+def _ring(rates: Rates, config: ModelConfig, num_gpus: int, most_slots: int) -> Ring:
+    """All that fits, up to the GPU's part of a layer; groups as small as their launches and events allow."""
+    part = max(on_gpu.LEAST_RING, -(-config.num_experts // num_gpus))
+    slots = min(most_slots, part)
+    gpu = rates.gpus[0]
+    overhead = GROUP_LAUNCHES * gpu.launch.value + GROUP_EVENTS * gpu.event.value
+    expert_s = sizes_of(config).expert.num_bytes / link(rates, num_gpus).value
+    return Ring(slots, max(1, min(slots // 2, math.ceil(overhead / (OVERHEAD * expert_s)))))
+
+
+def free_bytes(machine: Machine, n: int) -> int:
+    """What GPU `n` has left; all of it where that is unknown, 0 where its size is."""
+    gpu = machine.gpus[n]
+    return gpu.total_bytes or 0 if gpu.free_bytes is None else gpu.free_bytes
+
+
+def _capability(text: str | None) -> tuple[int, int] | None:
+    major, _, minor = (text or "").partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None

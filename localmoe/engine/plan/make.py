@@ -1,0 +1,92 @@
+"""One question: how this model should run on this machine. Pure: values in, values out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from localmoe.engine.plan.asked import Asked, dram_for, memory_nodes, weights_of
+from localmoe.engine.plan.on_cpu import plan_cpu
+from localmoe.engine.plan.parts import Decision, Plan
+from localmoe.errors import NotReadyError, UsageError
+from localmoe.hardware.machine import Machine
+from localmoe.model.config import ModelConfig
+from localmoe.settings import Settings
+
+if TYPE_CHECKING:
+    from localmoe.engine.cost.rates import Rates
+
+
+def make_plan(
+    machine: Machine,
+    config: ModelConfig,
+    settings: Settings,
+    rates: "Rates | Callable[[], Rates]",
+    *,
+    name: str,
+    weight_bytes: int | None = None,
+    expert_bytes: int | None = None,
+    isa: str | None = None,
+    on_disk: bool = False,
+    executable_only: bool = False,
+) -> Plan:
+    """The plan for `config` on `machine`, whose GPUs `rates` (or what it returns) has in the same order.
+
+    `weight_bytes` are those in memory, `expert_bytes` the routed experts' among them; None: as the config says. `isa`:
+    the kernels that will run; None: what the settings ask for, or the best. `on_disk`: the model's files are here, and
+    need no more room. `executable_only`: of the plans that this version can run, the others being refused.
+
+    Raises OutOfMemoryError with every line item and the smallest changes that make it fit, UsageError where the
+    settings force a plan that cannot be, NotReadyError where no kernels run.
+    """
+    weights = weights_of(config, weight_bytes, expert_bytes)
+    asked = Asked(
+        machine=machine,
+        config=config,
+        settings=settings,
+        give_rates=cache(rates) if callable(rates) else lambda: rates,
+        name=name,
+        weights=weights,
+        isa=isa or _choose_isa(machine, settings),
+        dram_bytes=dram_for(machine, weights.total),
+        nodes=memory_nodes(machine),
+        on_disk=on_disk,
+        executable_only=executable_only,
+    )
+    if executable_only:
+        return _executable(asked)
+    from localmoe.engine.plan.compare import plan_for  # an engine that opens is spared what cannot run yet
+
+    return plan_for(asked)
+
+
+def _executable(asked: Asked) -> Plan:
+    """This version computes on the CPU."""
+    wanted = asked.settings.plan
+    if wanted not in ("auto", "cpu"):
+        where = asked.settings.origin("plan")
+        raise UsageError(
+            f"the plan {wanted}{'' if where == 'default' else f', chosen by {where},'} cannot run yet: this version"
+            " computes on the CPU, with all weights in memory",
+            "--plan cpu runs; localmoe doctor shows what the others would do",
+        )
+    plan = plan_cpu(asked)
+    why = f"chosen by {asked.settings.origin('plan')}" if wanted == "cpu" else _why_cpu(asked)
+    return replace(plan, decisions=(Decision("plan", "cpu", why), *plan.decisions))
+
+
+def _why_cpu(asked: Asked) -> str:
+    names = [gpu.name for gpu in asked.machine.gpus] or [gpu.name or "NVIDIA GPU" for gpu in asked.machine.pci_gpus]
+    if names:
+        return f"this version computes on the CPU; the GPU is not used yet ({', '.join(names)})"
+    return "this version computes on the CPU, and the bus shows no NVIDIA GPU"
+
+
+def _choose_isa(machine: Machine, settings: Settings) -> str:
+    targets = machine.cpu.targets
+    if not targets:
+        why = machine.why_unknown("ISA")
+        raise NotReadyError(f"no kernels of localmoe run on this CPU{f': {why}' if why else ''}", "see localmoe doctor")
+    if settings.isa is not None and settings.isa not in targets:
+        raise UsageError(f"{settings.isa} kernels do not run on this CPU", f"here run {', '.join(targets)}")
+    return settings.isa or targets[-1]

@@ -1,0 +1,173 @@
+"""The plans with GPUs: attention there, routed experts on the CPU, and streamed to the GPUs for long prompts.
+
+One GPU: stream-loading prefill (SLP). Several: each streams its part of every layer's experts (DSLP).
+"""
+
+from dataclasses import replace
+
+from localmoe.engine.cost.placement import Placement
+from localmoe.engine.cost.predict import crossover
+from localmoe.engine.cost.rates import Rates
+from localmoe.engine.cost.sizes import BF16_BYTES
+from localmoe.engine.plan import choices, gpus
+from localmoe.engine.plan.asked import Asked
+from localmoe.engine.plan.from_disk import disk_hint
+from localmoe.engine.plan.gpus import Usable, Vram
+from localmoe.engine.plan.in_dram import numa_decisions, part, scratch_item, weight_items
+from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
+from localmoe.engine.plan.refusal import gigabytes, refuse_dram
+from localmoe.errors import UsageError
+
+CPU_CHUNK = 4096  # tokens of a prompt that is not streamed: the SLP paper's CPU path takes so many
+LEAST_CHUNK = 64  # tokens
+WAYS = 2  # rows go to the other device and come back
+
+
+def plan_gpus(asked: Asked, usable: Usable) -> Plan:
+    """Raises OutOfMemoryError where DRAM or a GPU is too small."""
+    locked, why_locked = gpus.locks_experts(asked.machine, asked.weights.routed)
+    rates = gpus.rates_for(asked.rates, usable.gpus, (usable.free_bytes,) * usable.count, locked=locked)
+    vram = gpus.fill_vram(asked, rates, usable)
+    placement, streamed_from = _place(asked, rates, usable, vram)
+    threads, why_threads = choices.choose_threads(asked, usable.count)
+    in_dram = _in_dram(asked, placement.chunk, threads, usable, vram)
+    if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
+        raise refuse_dram(asked, in_dram, None, disk_hint(asked))
+    free = {f"GPU {n}": gpus.free_bytes(asked.machine, n) for n in usable.gpus}
+    return Plan(
+        kind="slp" if usable.count == 1 else "dslp",
+        isa=asked.isa,
+        num_threads=threads,
+        cache_dtype=vram.cache.dtype,
+        chunk=placement.chunk,
+        context_limit=vram.cache.context,
+        num_pages=vram.cache.num_pages,
+        items=(*in_dram, *(Item(place, name, nbytes) for place in free for name, nbytes in vram.items)),
+        decisions=(
+            *_device_decisions(usable, streamed_from, vram),
+            *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
+            *_ring_decisions(asked, usable, vram),
+            why_locked,
+            _weights_decision(asked, vram),
+            *numa_decisions(asked, in_dram),
+            choices.isa_decision(asked),
+            why_threads,
+            *vram.cache.decisions(" and ".join(free)),
+            choices.chunk_decision(asked, placement.chunk, "a prompt that is not streamed is read in such pieces"),
+            *choices.sharing_decisions(asked),
+        ),
+        placement=placement,
+        crossover_tokens=streamed_from,
+        ring=vram.ring,
+        urgent_share=choices.URGENT_SHARE,
+        shared=choices.shared_copy(asked),
+        available=({} if asked.dram_bytes is None else {DRAM: asked.dram_bytes}) | free,
+        longest_context=vram.cache.longest,
+        gpus=usable.gpus,
+        locks_experts=locked,
+    )
+
+
+def best_gpu(asked: Asked) -> Usable:
+    """The one with the most room; UsageError with the reason where none can be used."""
+    found = gpus.usable_gpus(asked)
+    if not found:
+        raise UsageError(f"the plan slp needs a GPU: {gpus.why_no_gpu(asked)}", "--plan cpu needs none")
+    return Usable((found[0][0],), found[0][1])
+
+
+def all_gpus(asked: Asked) -> Usable:
+    """All with at least half the room of the roomiest; UsageError with the reason where there are fewer than two.
+
+    What lies on them is the same on each: a small one, for the screen, would leave the others half empty.
+    """
+    usable = gpus.usable_gpus(asked)
+    found = [gpu for gpu in usable if 2 * gpu[1] >= usable[0][1]]
+    if len(found) < 2:
+        small = f"; {len(usable) - len(found)} more with less than half of its room" if len(usable) > len(found) else ""
+        why = f"this machine has {len(found)} that can be used{small}" if found else gpus.why_no_gpu(asked)
+        can = "--plan slp uses one" if found else "--plan cpu needs none"
+        raise UsageError(f"the plan dslp needs two GPUs: {why}", can)
+    return Usable(tuple(sorted(n for n, _ in found)), found[-1][1])
+
+
+def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Placement, int | None]:
+    """What runs where, and the shortest prompt that is streamed: a longer one needs no room on the CPU."""
+    chosen = asked.settings.origin("prefill_chunk") != "default"
+    most = asked.settings.prefill_chunk if chosen else min(CPU_CHUNK, vram.cache.context)
+    placement = Placement(usable.count, most, BF16_BYTES, group_experts=vram.ring.group_experts)
+    streamed_from = crossover(rates, replace(asked.config, max_position=vram.cache.longest), placement)
+    if streamed_from is None:
+        return placement, None
+    return replace(placement, chunk=min(most, max(LEAST_CHUNK, streamed_from))), streamed_from
+
+
+def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram) -> tuple[Item, ...]:
+    rows = max(chunk, vram.pass_tokens)
+    buffers = WAYS * usable.count * rows * asked.config.hidden * BF16_BYTES
+    return (
+        *weight_items(asked, with_others=False),
+        scratch_item(asked, chunk, threads),
+        Item(DRAM, "rows to and from GPUs", buffers),
+        Item(DRAM, "reserve", choices.reserve(asked.weights.routed)),
+    )
+
+
+def _device_decisions(usable: Usable, streamed_from: int | None, vram: Vram) -> tuple[Decision, ...]:
+    first = f"GPU {usable.gpus[0]}"
+    mixed = f"attention on {first}, experts on the CPU"
+    return (
+        Decision("prefill", mixed, "a short prompt does not pay for moving every expert"),
+        _stream_decision(usable, streamed_from, vram),
+        Decision("decode", mixed, "a token's experts are read in DRAM faster than they could be moved"),
+    )
+
+
+def _stream_decision(usable: Usable, streamed_from: int | None, vram: Vram) -> Decision:
+    if streamed_from is None:
+        why = f"up to {vram.cache.longest:,} tokens the CPU computes experts faster than all of them could be moved"
+        return Decision("long prompts", "as short ones", why)
+    where = " and ".join(f"GPU {n}" for n in usable.gpus)
+    each = f"; each GPU streams {part(usable.count)} of every layer's experts" if usable.count > 1 else ""
+    return Decision(
+        "long prompts",
+        f"experts on {where} from {streamed_from:,} tokens on",
+        f"from there on moving every expert once is predicted to take less time than computing them on the CPU{each}",
+    )
+
+
+def _weights_decision(asked: Asked, vram: Vram) -> Decision:
+    return Decision(
+        "weights",
+        f"{asked.weights.routed / 1e9:,.1f} GB in DRAM, {vram.weights / 1e9:,.1f} GB on each GPU",
+        "routed experts are most of the model and a token needs few of them; every token needs the rest",
+    )
+
+
+def _exchange_decision(asked: Asked, usable: Usable) -> Decision:
+    pairs = [
+        pair
+        for pair in asked.machine.gpu_pairs
+        if {pair.first, pair.second} <= {asked.machine.gpus[n].index for n in usable.gpus}
+    ]
+    if pairs and all(pair.peer_to_peer for pair in pairs):
+        return Decision("exchange", "directly between GPUs", "the driver lets each read the other's memory")
+    why = next((pair.why_not for pair in pairs if pair.why_not), None) or "nothing says that they reach each other"
+    return Decision("exchange", "through page-locked DRAM", f"tokens and partial sums take that way because {why}")
+
+
+def _ring_decisions(asked: Asked, usable: Usable, vram: Vram) -> tuple[Decision, ...]:
+    slots, group, tokens = vram.ring.slots, vram.ring.group_experts, vram.pass_tokens
+    most = -(-asked.config.num_experts // usable.count)
+    what = "all that a GPU computes of a layer" if slots >= most else f"of {most} that a GPU computes of a layer"
+    times = "once" if vram.num_passes == 1 else f"{vram.num_passes} times"
+    why = f"scratch for {tokens:,} tokens fits beside the ring" + ("" if vram.num_passes == 1 else ", and not for more")
+    return (
+        Decision(
+            "ring",
+            f"{slots} experts in groups of {group}",
+            f"{what}: what weights, cache and scratch leave of {gigabytes(usable.free_bytes)}; in smaller groups"
+            f" launches and events would take over {gpus.OVERHEAD:.0%} of the time",
+        ),
+        Decision("passes", f"a prompt of {vram.cache.context:,} tokens streams the experts {times}", why),
+    )

@@ -1,0 +1,258 @@
+"""Plans with GPUs: what lies on them, the ring, and when prompts are streamed; on machines that were recorded too."""
+
+from dataclasses import replace
+
+import pytest
+from planned import FULL, GB, GPU_RATES, MOONLIGHT, RATES, SMALL, gpu, gpus, machine, measured, planned, told
+from recorded import recorded
+
+from localmoe.engine.cost import gpu as on_gpu
+from localmoe.engine.cost.predict import forecast_prefill
+from localmoe.engine.cost.sizes import sizes_of
+from localmoe.engine.plan import forecast
+from localmoe.engine.plan.forecasts import prediction_inputs
+from localmoe.errors import OutOfMemoryError, UsageError
+from localmoe.hardware import GpuPair
+from localmoe.settings import Settings
+
+EXPERT = sizes_of(FULL).expert.num_bytes
+ONE = machine(gpus=gpus(32 * GB))
+TWO = machine(gpus=gpus(32 * GB, 32 * GB))
+
+
+def on_recorded(machine_name, tmp_path, config=FULL, free_disk=2000 * GB, **options):
+    """The plan for a recorded machine, whose disk has the room that is given."""
+    found = recorded(machine_name, tmp_path).probe()
+    disks = tuple(replace(disk, free_bytes=free_disk) for disk in found.disks)
+    return planned(replace(found, disks=disks), config, **options)
+
+
+def items(plan, place):
+    return {item.name: item.num_bytes for item in plan.items if item.place == place}
+
+
+def test_one_gpu_attends_and_long_prompts_are_streamed_to_it():
+    found = planned(ONE)
+    assert found.kind == "slp" and found.gpus == (0,) and found.cache_dtype == "bf16"
+    assert found.places == ("DRAM", "GPU 0") and found.placement.num_gpus == 1
+    assert told(found, "prefill").startswith("prefill: attention on GPU 0, experts on the CPU")
+    assert told(found, "decode").startswith("decode: attention on GPU 0, experts on the CPU")
+    assert f"experts on GPU 0 from {found.crossover_tokens:,} tokens on" in told(found, "long prompts")
+    assert "predicted for a prompt of 4,096 tokens" in told(found, "plan")
+    assert found.num_threads == 62 and "1 for feeding GPUs" in told(found, "threads")
+
+
+def test_what_every_token_needs_lies_on_the_gpu_and_the_experts_in_dram():
+    found = planned(ONE)
+    vram = items(found, "GPU 0")
+    assert vram["attention, dense and shared weights"] == pytest.approx(17.2 * GB, rel=0.01)
+    assert vram["latent cache"] == 128 * 61 * 64 * 576 * 2
+    assert vram["ring"] == found.ring.slots * EXPERT
+    assert sum(vram.values()) <= found.available["GPU 0"] == 32 * GB
+    assert set(found.memory) == {"routed experts", "embedding", "scratch", "rows to and from GPUs", "reserve"}
+    assert found.memory["routed experts"] == pytest.approx(654 * GB, rel=1e-3)
+
+
+def test_two_gpus_stream_half_of_each_layer_each():
+    found = planned(TWO)
+    assert found.kind == "dslp" and found.gpus == (0, 1)
+    assert "each GPU streams half of every layer's experts" in told(found, "long prompts")
+    assert items(found, "GPU 0") == items(found, "GPU 1")
+    assert found.ring.slots == 128  # of 256 experts
+
+
+def test_the_gpu_with_the_least_room_decides_for_both():
+    uneven = planned(machine(gpus=gpus(40 * GB, 24 * GB)), settings=Settings(plan="dslp"))
+    even = planned(machine(gpus=gpus(24 * GB, 24 * GB)), settings=Settings(plan="dslp"))
+    assert uneven.ring == even.ring and items(uneven, "GPU 0") == items(even, "GPU 0")
+    assert uneven.available["GPU 0"] == 40 * GB
+
+
+def test_a_small_gpu_does_not_hold_the_others_back():
+    found = planned(machine(gpus=gpus(8 * GB, 32 * GB, 30 * GB)))
+    assert found.kind == "dslp" and found.gpus == (1, 2) and found.ring.slots == 128
+    with pytest.raises(UsageError, match="1 more with less than half of its room"):
+        planned(machine(gpus=gpus(8 * GB, 32 * GB)), settings=Settings(plan="dslp"))
+
+
+def test_slp_takes_the_roomier_gpu():
+    found = planned(machine(gpus=gpus(24 * GB, 32 * GB)), settings=Settings(plan="slp"))
+    assert found.gpus == (1,) and "GPU 1" in found.places
+
+
+def test_the_crossover_is_computed_from_the_rates():
+    slow = replace(RATES, gpus=(replace(GPU_RATES, h2d=measured(10e9)),))
+    fast, slower = planned(ONE), planned(ONE, rates=slow)
+    assert 64 < fast.crossover_tokens < slower.crossover_tokens
+    rates, config = prediction_inputs(fast, RATES, FULL)
+    for tokens, way in ((fast.crossover_tokens - 1, "cpu+gpu"), (fast.crossover_tokens, "stream")):
+        assert forecast_prefill(rates, config, replace(fast.placement, chunk=4096), tokens).way == way
+    assert forecast(fast, RATES, FULL).crossover_tokens == pytest.approx(fast.crossover_tokens, rel=0.02)
+
+
+def test_a_link_too_slow_for_any_prompt_is_told():
+    crawling = replace(RATES, gpus=(replace(GPU_RATES, h2d=measured(1e8)),))
+    found = planned(ONE, rates=crawling, settings=Settings(plan="slp"))
+    assert found.crossover_tokens is None
+    assert "the CPU computes experts faster than all of them could be moved" in told(found, "long prompts")
+
+
+def test_the_cpu_keeps_scratch_only_for_prompts_that_are_not_streamed():
+    found = planned(ONE)
+    assert found.chunk == found.crossover_tokens < 4096
+    chosen = Settings(prefill_chunk=256, origins={"prefill_chunk": "flag"})
+    assert planned(ONE, settings=chosen).chunk == 256
+
+
+def test_the_ring_gives_way_to_scratch_and_cache():
+    rings = [planned(ONE, settings=Settings(context=n)).ring.slots for n in (8192, 32_768, 65_536, 131_072)]
+    assert rings == sorted(rings, reverse=True) and rings[-1] >= 2
+    assert rings[0] == 256  # a whole layer
+
+
+def test_the_ring_is_the_one_that_the_forecast_counts_with():
+    for context in (8192, 65_536, 131_072):
+        found = planned(ONE, settings=Settings(context=context))
+        (gpu_rates,) = prediction_inputs(found, RATES, FULL)[0].gpus
+        passes = on_gpu.num_passes(gpu_rates, FULL, context, 1)
+        nbytes = on_gpu.ring_bytes(gpu_rates, FULL, context, 1, passes)
+        assert items(found, "GPU 0")["ring"] == pytest.approx(nbytes, abs=EXPERT)
+        assert f"{'once' if passes == 1 else f'{passes} times'};" in told(found, "passes")
+
+
+def test_groups_are_as_small_as_launches_and_events_allow():
+    assert planned(ONE).ring.group_experts == 3  # 25 us of them, 0.88 ms for an expert
+    costly = replace(RATES, gpus=(replace(GPU_RATES, launch=measured(1e-4)),))
+    assert planned(ONE, rates=costly).ring.group_experts > 30
+    tight = planned(ONE, rates=costly, settings=Settings(context=131_072))
+    assert tight.ring.group_experts == max(1, tight.ring.slots // 2)
+
+
+def test_the_context_gives_way_to_vram_and_is_refused_with_what_fits():
+    small = machine(gpus=gpus(19 * GB))
+    slp = Settings(plan="slp")
+    found = planned(small, settings=slp)
+    assert 1024 <= found.context_limit < 8192 and "no more fits" in told(found, "context")
+    with pytest.raises(OutOfMemoryError, match=r"on GPU 0 and 19.0 GB are available \(attention, dense") as caught:
+        planned(small, settings=replace(slp, context=32_768))
+    assert caught.value.hint.startswith(f"--context {found.longest_context} fits; or --plan cpu")
+    for item in ("latent cache for 32,768 tokens 2.3", "scratch 0.2", "ring 0.1", "workspace 1.1"):
+        assert item in caught.value.message
+    assert planned(small, settings=replace(slp, context=found.longest_context)).kind == "slp"
+
+
+def test_auto_prefers_a_context_that_was_asked_for_to_speed():
+    small = machine(gpus=gpus(19 * GB))
+    found = planned(small)
+    assert found.kind == "cpu" and found.context_limit == 8192
+    without = planned(machine(gpus=gpus(10 * GB)))
+    assert without.kind == "cpu" and "on GPU 0 and 10.0 GB are available" in told(without, "plan")
+
+
+def test_auto_takes_the_fastest():
+    slow = replace(GPU_RATES, h2d=measured(1e8), memory=measured(5e9), attention=measured(1e10), gemm=measured(1e10))
+    found = planned(TWO, rates=replace(RATES, gpus=(slow, slow)))
+    assert found.kind == "cpu" and "cpu" in told(found, "plan").split(": ")[2]
+
+
+@pytest.mark.parametrize(("kind", "count", "why"), [("slp", 0, "no NVIDIA driver"), ("dslp", 1, "1 that can be used")])
+def test_a_plan_that_this_machine_cannot_run_is_refused_with_the_reason(kind, count, why):
+    with pytest.raises(UsageError, match=why) as caught:
+        planned(machine(gpus=gpus(*[32 * GB] * count)), settings=Settings(plan=kind))
+    assert "--plan" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (gpu(capability="7.5", name="RTX 2080"), "RTX 2080 has compute capability 7.5"),
+        (gpu(free=None), "the room of RTX 5090 is unknown"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_told(odd, why):
+    found = planned(machine(gpus=(odd,)))
+    assert found.kind == "cpu" and why in told(found, "plan")
+    with pytest.raises(UsageError, match=why):
+        planned(machine(gpus=(odd,)), settings=Settings(plan="slp"))
+
+
+def test_a_model_without_routed_experts_streams_nothing():
+    dense = replace(SMALL, num_dense_layers=SMALL.num_layers)
+    assert planned(TWO, dense, name="dense").kind == "cpu"
+    with pytest.raises(UsageError, match="no routed experts"):
+        planned(TWO, dense, name="dense", settings=Settings(plan="slp"))
+
+
+def limited(locked, most):
+    return replace(ONE, limits=replace(ONE.limits, locks_freely=False, locked_bytes=locked, locked_most_bytes=most))
+
+
+def test_what_cannot_be_page_locked_is_told_and_slower():
+    free, bound = planned(ONE), planned(limited(8 << 20, 8 << 20))
+    assert free.locks_experts and not bound.locks_experts
+    text = told(bound, "page-locking")
+    assert "may lock 9 MB and the experts are 654.1 GB" in text and "limits.d" in text
+    assert "ulimit -l unlimited" in told(planned(limited(8 << 20, None)), "page-locking")
+    assert planned(limited(700 * GB, None)).locks_experts
+    assert bound.crossover_tokens > 2 * free.crossover_tokens
+    slower, faster = (forecast(p, RATES, FULL, prompts=(8192,)).prefill[0].ttft_s for p in (bound, free))
+    assert slower > 2 * faster
+
+
+@pytest.mark.parametrize(("peer", "choice"), [(True, "directly between GPUs"), (False, "through page-locked DRAM")])
+def test_how_gpus_exchange_rows(peer, choice):
+    pair = GpuPair(0, 1, peer, None if peer else "the GPUs do not support it", 0, "sockets")
+    found = planned(replace(TWO, gpu_pairs=(pair,)))
+    assert told(found, "exchange").startswith(f"exchange: {choice}")
+
+
+def test_dram_must_hold_the_experts_for_gpus_too():
+    with pytest.raises(OutOfMemoryError, match=r"routed experts 654\.1") as caught:
+        planned(machine(500 * GB, gpus=gpus(32 * GB)), settings=Settings(plan="slp"))
+    assert "--plan disk reads experts from disk, about" in caught.value.hint
+
+
+def test_the_paper_machine(tmp_path):
+    found = on_recorded("dual-epyc-9355-2x5090", tmp_path, settings=Settings(context=32_768))
+    assert found.kind == "dslp" and found.ring.slots == 128 and found.locks_experts
+    assert found.available["GPU 0"] == 33_680_261_120
+    routed = next(item for item in found.items if item.name == "routed experts")
+    assert [node for node, _ in routed.nodes] == [0, 1]
+    assert "the GPUs do not support it" in told(found, "exchange")
+    prediction = forecast(found, RATES, FULL)
+    assert [p.way for p in prediction.prefill if p.num_tokens == 32_768] == ["stream"]
+    assert prediction.crossover_tokens == pytest.approx(found.crossover_tokens, rel=0.02)
+
+
+def test_a_container_with_one_of_the_gpus(tmp_path):
+    found = on_recorded("container-64gb", tmp_path, MOONLIGHT)
+    assert found.kind == "slp" and found.available["DRAM"] == 55_834_574_848
+    assert found.num_threads == 10 and not found.locks_experts
+    assert not any(decision.what == "NUMA" for decision in found.decisions)  # one node is allowed
+
+
+def test_a_container_with_too_little_for_the_model(tmp_path):
+    found = on_recorded("container-64gb", tmp_path)
+    assert found.kind == "disk" and found.needed("DRAM") <= 55_834_574_848
+    with pytest.raises(OutOfMemoryError, match=r"55\.8 GB are available") as caught:
+        on_recorded("container-64gb", tmp_path / "again", settings=Settings(plan="cpu"))
+    assert "raise this container's memory limit by 6" in caught.value.hint
+
+
+def test_a_workstation_card_with_96_gb(tmp_path):
+    found = on_recorded("threadripper-9985wx-pro6000", tmp_path, MOONLIGHT)
+    assert found.kind == "slp" and found.ring.slots == 64  # a whole layer
+    assert found.available["GPU 0"] == 101_974_016_000
+
+
+def test_a_driver_that_waits_for_a_reboot(tmp_path):
+    found = on_recorded("broken-driver", tmp_path, MOONLIGHT)
+    assert found.kind == "cpu" and "reboot" in told(found, "plan")
+    with pytest.raises(UsageError, match="reboot"):
+        on_recorded("broken-driver", tmp_path / "again", MOONLIGHT, settings=Settings(plan="slp"))
+
+
+def test_two_old_cards_on_a_desktop(tmp_path):
+    found = on_recorded("desktop-5950x-3090", tmp_path, MOONLIGHT)
+    assert found.kind == "dslp" and "directly between GPUs" in told(found, "exchange")
+    assert "ulimit -l unlimited" in told(found, "page-locking")
