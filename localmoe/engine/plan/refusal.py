@@ -21,7 +21,8 @@ def refuse_dram(asked: Asked, items: Sequence[Item], cache: Cache | None, disk_h
     missing = sum(item.num_bytes for item in items) - asked.dram_bytes
     hints = [*(_cache_hints(asked, cache, missing) if cache else []), _more_memory(asked, missing), disk_hint, SMALLER]
     context = cache.context if cache else 0
-    return OutOfMemoryError(_message(asked.name, "of memory here", items, asked.dram_bytes, context), _either(hints))
+    message = _message(asked.name, "of memory here", items, asked.dram_bytes, context)
+    return OutOfMemoryError(message, _either(hints), missing)
 
 
 def refuse_vram(asked: Asked, place: str, items: Sequence[Item], free: int, cache: Cache) -> OutOfMemoryError:
