@@ -13,7 +13,8 @@ from localmoe.cli.doctor.table import table_json
 from localmoe.cli.streams import to_stdout
 from localmoe.engine.cost.predict import Prediction
 from localmoe.engine.outlook import Outlook, outlook
-from localmoe.engine.plan import Plan, forecast
+from localmoe.engine.plan import forecast
+from localmoe.engine.plan_json import plan_object
 from localmoe.errors import NotReadyError
 from localmoe.hub.small_files import SmallFiles, find_small_files
 from localmoe.model.config import read_config
@@ -56,36 +57,8 @@ def model_json(survey: Survey, files: SmallFiles, one: Outlook, prediction: Pred
     return machine_json(survey) | {
         "models": [entry],
         "notes": notes_json(survey, (one,)),
-        "plan": plan_json(one.plan) if one.plan else None,
+        "plan": plan_object(one.plan) if one.plan else None,
         "predictions": prediction_json(prediction) if prediction else None,
-    }
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Every decision, and the bytes at every place."""
-    return {
-        "kind": plan.kind,
-        "isa": plan.isa,
-        "num_threads": plan.num_threads,
-        "cache_dtype": plan.cache_dtype,
-        "chunk": plan.chunk,
-        "context_limit": plan.context_limit,
-        "longest_context": plan.longest_context,
-        "crossover_tokens": plan.crossover_tokens,
-        "ring": {"slots": plan.ring.slots, "group_experts": plan.ring.group_experts} if plan.ring else None,
-        "urgent_share": plan.urgent_share,
-        "gpus": list(plan.gpus),
-        "items": [
-            {"place": item.place, "name": item.name, "bytes": item.num_bytes, "nodes": dict(item.nodes)}
-            for item in plan.items
-        ],
-        "available_bytes": dict(plan.available),
-        "decisions": [{"what": d.what, "choice": d.choice, "why": d.why} for d in plan.decisions],
-        "shared": {
-            "routed_bytes": plan.shared.routed_bytes,
-            "total_bytes": plan.shared.total_bytes,
-            "saved_bytes": plan.shared.saved_bytes,
-        },
     }
 
 
