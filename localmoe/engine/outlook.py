@@ -38,6 +38,7 @@ class Outlook:
     decode: DecodeForecast | None  # one stream, SHORT_CONTEXT tokens in the cache
     is_estimate: bool  # some rate that counts was not measured on this machine
     refusal: LocalmoeError | None = None
+    missing_disk_bytes: int = 0  # to fetch it, where it is not on this machine
 
     @property
     def weight_bytes(self) -> int:
@@ -101,7 +102,8 @@ def outlook(
     except (OutOfMemoryError, NotReadyError) as error:
         return Outlook(name, config, None, None, None, is_estimate=True, refusal=error)
     (prefill,), (decode,) = prediction.prefill, prediction.decode
-    return Outlook(name, config, plan, prefill, decode, is_estimate=rests_on_estimates(rates, plan))
+    missing = 0 if on_disk else _missing_on_disk(machine, weight_bytes(config))
+    return Outlook(name, config, plan, prefill, decode, rests_on_estimates(rates, plan), missing_disk_bytes=missing)
 
 
 def outlooks(
@@ -137,6 +139,12 @@ def best_model(
     readable = [one for one in found if one.decode and one.decode.tok_s >= READING_TOK_S]
     # The catalogue is in the order of release within a maker: of models of one size the last is the newest.
     return max(reversed(quick or readable), key=lambda one: one.weight_bytes, default=None)
+
+
+def _missing_on_disk(machine: Machine, num_bytes: int) -> int:
+    """Beyond what is free where models are kept; 0 where that is unknown."""
+    free = next((disk.free_bytes for disk in machine.disks if disk.purpose == "models"), None)
+    return 0 if free is None else max(0, num_bytes - free)
 
 
 def rests_on_estimates(rates: Rates, plan: Plan) -> bool:

@@ -73,6 +73,7 @@ def test_the_papers_machine():
     assert row[5].startswith("~") and row[-3:] == ["yes", "/", "yes"]
     assert rows(lines, "moonlight-16b-a3b-instruct")[7] == "8K"  # the longest prompt that it takes
     assert any("this version still computes on the CPU" in line for line in lines)
+    assert " 7 of those that fit do not fit on the models' disk: 929.2 GB more room would do" in lines
 
 
 def test_a_machine_that_is_too_small():

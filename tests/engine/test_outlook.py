@@ -42,6 +42,8 @@ def test_the_papers_machine_meets_both_goals():
     assert one.is_estimate
     assert one.why.startswith("plan: ")
     assert one.missing_bytes is None
+    assert one.missing_disk_bytes == one.weight_bytes - FREE_BYTES
+    assert look(PAPER, "moonlight-16b-a3b-instruct").missing_disk_bytes == 0
 
 
 def test_a_plan_can_be_forced():

@@ -19,6 +19,7 @@ from localmoe.hardware import Machine, probe
 from localmoe.hub.catalog import load_catalog, local_models
 from localmoe.hub.hf_cache import cache_folder
 from localmoe.settings import Settings, data_dir, load_settings
+from localmoe.tui.figures import size
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,11 @@ def page(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
 
 
 def footnotes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
-    """What to know of the numbers."""
+    """What to know of the table."""
+    if large := [one for one in found if one.missing_disk_bytes]:
+        most = max(one.missing_disk_bytes for one in large)
+        what = f"{large[0].name} does" if len(large) == 1 else f"{len(large)} of those that fit do"
+        yield f" {what} not fit on the models' disk: {size(most)} more room would do"
     if any(one.plan and one.plan.gpus for one in found):
         yield " GPUs are planned for; this version still computes on the CPU alone"
     if any(one.plan and one.plan.kind == "disk" for one in found):

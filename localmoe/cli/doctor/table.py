@@ -37,6 +37,7 @@ def table_json(one: Outlook) -> dict[str, Any]:
         "place": one.place,
         "why": one.why,
         "missing_bytes": one.missing_bytes,
+        "missing_disk_bytes": one.missing_disk_bytes,
         "weight_bytes": one.weight_bytes,
         "predicted": predicted,
     }
