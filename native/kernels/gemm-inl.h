@@ -4,30 +4,43 @@ constexpr int kStripVecs = kStrip / kLanes;
 constexpr int kPanel = 128;                   // columns decoded at once: a panel and a strip's part of it stay in L1
 constexpr int kPanelStride = kPanel + 16;     // floats; not a power of two, which would pile rows onto few cache sets
 
-// c[r][0..Vecs * kLanes) (+)= sum over k of a[r][k] * b[k][0..Vecs * kLanes), for Rows rows.
-template <int Rows, int Vecs>
-KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, const float* b, ptrdiff_t b_stride, int n, float* c,
-                                ptrdiff_t c_stride, bool accumulate) {
-  Vec sum[Rows][Vecs];
+// Strips that are multiplied together, of `left` ones: with one vector a strip, a left side would be loaded for every FMA.
+constexpr int kMostStrips = kStripVecs == 1 ? 3 : 1;
+constexpr int strips_together(int left) { return kMostStrips == 1 || left == 1 ? 1 : left % 2 == 1 ? 3 : 2; }
+
+// Where the strips of b and c lie that are multiplied together; rows are a strip's.
+struct StripPlaces {
+  const float* b;
+  ptrdiff_t b_stride, b_strip;
+  float* c;
+  ptrdiff_t c_stride, c_strip;
+};
+
+// In each strip c[r][0..Vecs * kLanes) (+)= sum over k of a[r][k] * b[k][0..Vecs * kLanes), for Rows rows.
+template <int Rows, int Vecs, int Strips>
+KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, int n, const StripPlaces& at, bool accumulate) {
+  constexpr int kColumns = Strips * Vecs;
+  Vec sum[Rows][kColumns];
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[r][i] = zeros();
+    KERNEL_UNROLL for (int i = 0; i < kColumns; ++i) sum[r][i] = zeros();
   }
   const float* rows[(Rows + 2) / 3];  // every third row: one address reaches those one and two strides behind
   KERNEL_UNROLL for (int r = 0; r < Rows; r += 3) {
     rows[r / 3] = a + r * a_stride;
     asm("" : "+r"(rows[r / 3]));  // or the compiler makes all of one pointer and more offsets than registers
   }
-  for (int k = 0; k < n; ++k, b += b_stride) {
-    Vec right[Vecs];
-    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) right[i] = load(b + i * kLanes);
+  const float* b = at.b;
+  for (int k = 0; k < n; ++k, b += at.b_stride) {
+    Vec right[kColumns];
+    KERNEL_UNROLL for (int i = 0; i < kColumns; ++i) right[i] = load(b + i / Vecs * at.b_strip + i % Vecs * kLanes);
     KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
       const Vec left = splat(rows[r / 3][r % 3 * a_stride + k]);
-      KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[r][i] = fma(left, right[i], sum[r][i]);
+      KERNEL_UNROLL for (int i = 0; i < kColumns; ++i) sum[r][i] = fma(left, right[i], sum[r][i]);
     }
   }
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) {
-      float* out = c + r * c_stride + i * kLanes;
+    KERNEL_UNROLL for (int i = 0; i < kColumns; ++i) {
+      float* out = at.c + r * at.c_stride + i / Vecs * at.c_strip + i % Vecs * kLanes;
       store(out, accumulate ? load(out) + sum[r][i] : sum[r][i]);
     }
   }
@@ -37,23 +50,30 @@ KERNEL_INLINE void micro_kernel(const float* a, ptrdiff_t a_stride, const float*
 constexpr int micro_rows(int vecs) { return kMicroRows * kStripVecs / vecs; }
 
 // The same for any number of rows, in blocks as even as can be: a block of one or two rows cannot fill the FMA units.
-template <int Vecs>
-void multiply_vecs(const float* a, ptrdiff_t a_stride, int rows, const float* b, ptrdiff_t b_stride, int n, float* c,
-                   ptrdiff_t c_stride, bool accumulate) {
-  for (int blocks = (rows + micro_rows(Vecs) - 1) / micro_rows(Vecs); blocks > 0; --blocks) {
+template <int Vecs, int Strips>
+void multiply_vecs(const float* a, ptrdiff_t a_stride, int rows, int n, StripPlaces at, bool accumulate) {
+  constexpr int kRows = micro_rows(Vecs * Strips);
+  for (int blocks = (rows + kRows - 1) / kRows; blocks > 0; --blocks) {
     const int block = (rows + blocks - 1) / blocks;
-    with_count<micro_rows(Vecs)>(block, [&](auto count) {
-      micro_kernel<decltype(count)::value, Vecs>(a, a_stride, b, b_stride, n, c, c_stride, accumulate);
+    with_count<kRows>(block, [&](auto count) {
+      micro_kernel<decltype(count)::value, Vecs, Strips>(a, a_stride, n, at, accumulate);
     });
     a += block * a_stride;
-    c += block * c_stride;
+    at.c += block * at.c_stride;
     rows -= block;
   }
 }
 
-void multiply(const float* a, ptrdiff_t a_stride, int rows, const float* b, ptrdiff_t b_stride, int n, float* c,
-              ptrdiff_t c_stride, bool accumulate) {
-  multiply_vecs<kStripVecs>(a, a_stride, rows, b, b_stride, n, c, c_stride, accumulate);
+// The same for any number of whole strips.
+void multiply(const float* a, ptrdiff_t a_stride, int rows, int n, StripPlaces at, int strips, bool accumulate) {
+  for (int some = 0; strips > 0; strips -= some) {
+    some = strips_together(strips);
+    with_count<kMostStrips>(some, [&](auto count) {
+      multiply_vecs<kStripVecs, decltype(count)::value>(a, a_stride, rows, n, at, accumulate);
+    });
+    at.b += some * at.b_strip;
+    at.c += some * at.c_strip;
+  }
 }
 
 // Columns [k, k + kLanes) of x's rows side by side, the missing rows zero.
@@ -91,28 +111,34 @@ void unpack(const float* c, int rows, int num_tokens, float* const* y, int col0)
 
 size_t gemm_scratch_floats() { return static_cast<size_t>(kGemmRows) * kPanelStride; }
 
-// Columns [col, col + n) of rows [row0, row1) to scratch; asks for the panel behind while the caller multiplies.
+// Columns [col, col + n) of rows [row0, row1) to scratch.
 template <class W>
 void decode_panel(const Matrix& w, int row0, int row1, int col, int n, float* scratch) {
+  for (int row = row0; row < row1; ++row) decode_run<W>(w, row, col, n, scratch + (row - row0) * kPanelStride);
+}
+
+// Asks for the panel behind the one at `col`, of rows [from, to) of it. While the caller multiplies, some rows at a time: all
+// at once they would fill the buffers between memory and L1, and decoding would wait.
+template <class W>
+void ask_for_panel(const Matrix& w, int row0, int from, int to, int col) {
   constexpr int kBytes = kPanel * static_cast<int>(sizeof(typename W::Element));
-  for (int row = row0; row < row1; ++row) {
-    decode_run<W>(w, row, col, n, scratch + (row - row0) * kPanelStride);
-    const char* next = reinterpret_cast<const char*>(row_of<W>(w, row) + col) + kBytes;
+  for (int r = from; r < to; ++r) {
+    const char* next = reinterpret_cast<const char*>(row_of<W>(w, row0 + r) + col) + kBytes;
     for (int i = 0; i < kBytes; i += kLine) prefetch(next + i);
   }
 }
 
-// One panel times one strip, while the same panel of the strip behind comes closer: at 7168 columns, 70 tokens outgrow
-// L2.
-template <int Vecs>
-void multiply_panel(const float* panel, int rows, const float* strip, const float* next_strip, int n, float* out,
-                    bool accumulate) {
-  constexpr int kRows = micro_rows(Vecs);
-  const int lines = (n * kRows + rows - 1) / rows;  // of the next strip, for each block of rows
+// One panel times some strips, while the same panel of those behind comes closer: at 7168 columns, 70 tokens outgrow L2.
+template <int Vecs, int Strips>
+void multiply_panel(const float* panel, int rows, int n, StripPlaces at, bool accumulate) {
+  constexpr int kRows = micro_rows(Vecs * Strips);
+  const int lines = (n * kRows + rows - 1) / rows;  // of each next strip, for each block of rows
   for (int r = 0; r < rows; r += kRows) {
-    for (int i = 0; i < lines; ++i) prefetch(next_strip + (r / kRows * lines + i) * kStrip);
-    multiply_vecs<Vecs>(panel + r * kPanelStride, kPanelStride, smaller(kRows, rows - r), strip, kStrip, n,
-                        out + r * kStrip, kStrip, accumulate);
+    for (int s = Strips; s < 2 * Strips; ++s) {
+      for (int i = 0; i < lines; ++i) prefetch(at.b + s * at.b_strip + (r / kRows * lines + i) * kStrip);
+    }
+    multiply_vecs<Vecs, Strips>(panel + r * kPanelStride, kPanelStride, smaller(kRows, rows - r), n, at, accumulate);
+    at.c += kRows * at.c_stride;
   }
 }
 
@@ -122,21 +148,30 @@ void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const
                    float* out, ptrdiff_t out_stride, float* scratch) {
   constexpr int kHalf = kStripVecs > 1 ? kStripVecs / 2 : 1;
   const int cols = w[0]->cols;
-  const int rows = (row1 - row0) * Matrices;
+  const int rows_each = row1 - row0;
+  const int rows = rows_each * Matrices;
   const ptrdiff_t strip_floats = static_cast<ptrdiff_t>(padded(cols)) * kStrip;
   for (int col = 0; col < cols; col += kPanel) {
     const int n = smaller(kPanel, cols - col);
     for (int m = 0; m < Matrices; ++m) {
-      decode_panel<W>(*w[m], row0, row1, col, n, scratch + m * (row1 - row0) * kPanelStride);
+      decode_panel<W>(*w[m], row0, row1, col, n, scratch + m * rows_each * kPanelStride);
     }
-    const float* strip = packed + static_cast<ptrdiff_t>(col) * kStrip;
-    float* c = out;
-    for (int left = num_tokens; left > 0; left -= kStrip, strip += strip_floats, c += out_stride) {
+    StripPlaces at{packed + static_cast<ptrdiff_t>(col) * kStrip, kStrip, strip_floats, out, kStrip, out_stride};
+    int asked = 0;  // rows of each matrix
+    for (int left = num_tokens, strips = 0; left > 0; left -= strips * kStrip) {
+      strips = strips_together((left + kStrip - 1) / kStrip);
       if (left <= kHalf * kLanes) {
-        multiply_panel<kHalf>(scratch, rows, strip, strip + strip_floats, n, c, col > 0);
+        multiply_panel<kHalf, 1>(scratch, rows, n, at, col > 0);
       } else {
-        multiply_panel<kStripVecs>(scratch, rows, strip, strip + strip_floats, n, c, col > 0);
+        with_count<kMostStrips>(strips, [&](auto count) {
+          multiply_panel<kStripVecs, decltype(count)::value>(scratch, rows, n, at, col > 0);
+        });
       }
+      const int end = left > strips * kStrip ? rows_each - rows_each * (left - strips * kStrip) / num_tokens : rows_each;
+      for (int m = 0; m < Matrices; ++m) ask_for_panel<W>(*w[m], row0, asked, end, col);
+      asked = end;
+      at.b += strips * at.b_strip;
+      at.c += strips * at.c_strip;
     }
   }
 }

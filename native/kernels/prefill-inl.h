@@ -86,10 +86,9 @@ void attend_keys(const QueryBlock& job, const QueryScratch& scratch, int from, i
   const int used = smaller(visible + num - 1, num_keys);  // keys that any of these queries sees
   const int head = job.head;
   float* sums = scratch.sums + from * scratch.v_padded;
-  for (int j = 0; j < used; j += kStrip) {
-    multiply(scratch.queries + from * head, head, num, job.keys + static_cast<ptrdiff_t>(key + j) * head, kStrip, head,
-             scratch.scores + j, kScoreStride, false);
-  }
+  const float* keys = job.keys + static_cast<ptrdiff_t>(key) * head;
+  multiply(scratch.queries + from * head, head, num, head,
+           {keys, kStrip, static_cast<ptrdiff_t>(kStrip) * head, scratch.scores, kScoreStride, kStrip}, strips_of(used), false);
   for (int i = 0; i < num; ++i) {
     float* scores = scratch.scores + i * kScoreStride;
     const int seen = smaller(visible + i, num_keys);
@@ -97,10 +96,9 @@ void attend_keys(const QueryBlock& job, const QueryScratch& scratch, int from, i
     for (int j = seen; j < used; ++j) scores[j] = 0.0f;
     if (factor != 1.0f) scale_row(sums + i * scratch.v_padded, factor, scratch.v_padded);
   }
-  for (int col = 0; col < job.v; col += kStrip) {
-    multiply(scratch.scores, kScoreStride, num, job.values + col * job.values_stride + static_cast<ptrdiff_t>(key) * kStrip,
-             kStrip, used, sums + col, scratch.v_padded, true);
-  }
+  const float* values = job.values + static_cast<ptrdiff_t>(key) * kStrip;
+  multiply(scratch.scores, kScoreStride, num, used,
+           {values, kStrip, kStrip * job.values_stride, sums, scratch.v_padded, kStrip}, strips_of(job.v), true);
 }
 
 void attend_queries(const QueryBlock& job) {
