@@ -5,6 +5,7 @@ or a lower bound.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from localmoe.engine.cost.rates import Cpu, Kernels, Matmul, Rate, Rates
 from localmoe.engine.cost.shipped import KERNELS
@@ -57,7 +58,7 @@ def _cpu(machine: Machine, m: Measured) -> Cpu:
     return Cpu(
         stream=stream,
         fma=fma,
-        kernels=_kernels(stream, fma, m),
+        kernels=replace(_kernels(stream, fma, m), lanes=_lanes(machine, m)),
         layer=_known(m.layer_s, m, _estimate(LAYER_S, "stages and barriers of a layer, as on two cores")),
         nodes=tuple(Rate(value, "measured", _source(m)) for _, value in m.node_bytes_s),
         activations=Rate(m.activation_bytes_s, "measured", _source(m)) if m.activation_bytes_s else None,
@@ -135,6 +136,13 @@ def _kernels(stream: Rate, fma: Rate, m: Measured) -> Kernels:
         bf16_matmul=_matmul(m.bf16_flop_s, fma, m),
         latents=None if m.latent_bytes_s is None else Rate(m.latent_bytes_s / stream.value, "measured", _source(m)),
     )
+
+
+def _lanes(machine: Machine, m: Measured) -> int:
+    """Floats in a vector of the kernels that were measured, or of those that run here."""
+    best = machine.cpu.targets[-1] if machine.cpu.targets else "scalar"
+    target = best if m.token_attention_flop_s is None else m.isa
+    return 16 if target.startswith("avx512") else 8
 
 
 def _elsewhere(kernels: Kernels) -> Kernels:

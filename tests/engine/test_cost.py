@@ -118,6 +118,9 @@ def test_sizes_of_deepseek_v3():
 
 def test_attention_over_latents_is_what_the_config_counts():
     assert FULL.num_layers * token_attention_flops(FULL, 1) == FULL.attention_flops()
+    assert token_attention_flops(FULL, 1, 16) == token_attention_flops(FULL, 1)
+    few = replace(FULL, num_heads=4)  # scored as 16
+    assert token_attention_flops(few, 1, 16) == 2 * (16 * 576 + 4 * 512)
 
 
 def test_a_prompts_attention_reads_each_key_once_for_each_later_token():

@@ -49,7 +49,7 @@ def prompt_attention(cpu: Cpu, config: ModelConfig, num_tokens: int, chunk: int)
 
 def token_attention(cpu: Cpu, config: ModelConfig, context: int, num_streams: int, cache_bytes: int) -> Term:
     """All layers' attention of one token of each stream; `cache_bytes` of one token's latents."""
-    flops = num_streams * config.num_layers * token_attention_flops(config, context)
+    flops = num_streams * config.num_layers * token_attention_flops(config, context, cpu.kernels.lanes)
     num_bytes, arithmetic = float(num_streams) * context * cache_bytes, cpu.fma.times(cpu.kernels.token_attention)
     if cpu.kernels.latents is None:
         return longest("attention", moved("read", num_bytes, cpu.read), computed("arithmetic", flops, arithmetic))

@@ -44,6 +44,7 @@ class Kernels:
     token_attention: Rate  # over latents
     bf16_matmul: Matmul = ()  # with BF16 weights; empty: as with FP8
     latents: Rate | None = None  # of the streaming read, by one token's attention beside its arithmetic; None: at once
+    lanes: int = 1  # heads that one token's attention scores at a time, idle ones among them
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,13 @@ def prompt_attention_flops(config: ModelConfig, num_tokens: int, chunk: int) -> 
     return scores + 2.0 * expanded * sizes_of(c).kv_b.count
 
 
-def token_attention_flops(config: ModelConfig, context: int) -> float:
-    """One layer's scores and sums of one token over `context` latents, kv_b absorbed (DeepSeek-V2 paper, 2.1)."""
-    return 2.0 * config.num_heads * (2 * config.kv_lora_rank + config.rope_dim) * context
+def token_attention_flops(config: ModelConfig, context: int, lanes: int = 1) -> float:
+    """One layer's scores and sums of one token over `context` latents, kv_b absorbed (DeepSeek-V2 paper, 2.1).
+
+    Kernels that score `lanes` heads at a time score idle ones too.
+    """
+    scored = -(-config.num_heads // lanes) * lanes * (config.kv_lora_rank + config.rope_dim)
+    return 2.0 * (scored + config.num_heads * config.kv_lora_rank) * context
 
 
 def _ffn(config: ModelConfig, inter: int) -> Weights:
