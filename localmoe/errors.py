@@ -10,6 +10,7 @@ LocalmoeError                 1
 ├── OutOfMemoryError          5   not enough memory, VRAM or disk
 ├── VerificationError         6   a checksum or a self-test failed
 ├── HubError                  7   the network or the hub
+├── DeviceLostError           1   a device failed and takes no more work
 └── CancelledError          130   interrupted by the user
 """
 
@@ -75,6 +76,10 @@ class HubError(LocalmoeError):
     """The network or the model hub failed."""
 
     exit_code = 7
+
+
+class DeviceLostError(LocalmoeError):
+    """A device failed and takes no more work; what runs elsewhere goes on."""
 
 
 class CancelledError(LocalmoeError):

@@ -104,6 +104,32 @@ void require_experts(const std::vector<ExpertPart>& parts, int hidden) {
 struct PartArray {
   Array<uint8_t, 2> blob;
   ExpertMatrix gate, up, down;
+
+  ExpertPart part() const { return {blob.data(), blob.shape(1), static_cast<int>(blob.shape(0)), gate, up, down}; }
+};
+
+// What is known of an op whose experts come in groups: what a window has to fit.
+struct GroupOp {
+  int op;
+  int num_experts;
+  std::vector<size_t> strides;  // of each part
+};
+
+using Bytes = Array<uint8_t, 1>;
+
+// Experts [first, first + count) as Python has them: of each part the bytes, one expert after the other.
+struct Group {
+  int first;
+  int count;
+  std::vector<Bytes> data;
+  bool overwrites;
+};
+
+// A value that is filled, or read, between two runs of a program: keeps the room of both.
+class Hold : public Op {
+ public:
+  int begin(int /*stage*/, Run& /*run*/) override { return 0; }
+  void run_tile(int /*stage*/, int /*tile*/, int /*worker*/, Run& /*run*/) override {}
 };
 
 // Copies a caller's rows into the program: what tests and the self-test run ops on.
@@ -139,28 +165,89 @@ class Recorded : public Program {
   int num_routed() const { return static_cast<int>(expert_ids_.size()); }
   const std::vector<int32_t>& routed(int layer) const { return *expert_ids_.at(static_cast<size_t>(layer)); }
 
+  void append_group(std::unique_ptr<Op> op, int num_experts, std::vector<size_t> strides) {
+    groups_.push_back({num_ops(), num_experts, std::move(strides)});
+    append(std::move(op));
+  }
+  bool has_groups() const { return !groups_.empty(); }
+  // The window for ops [first, end); throws when one of them needs experts that `group` has not.
+  ExpertWindow window(int first, int end, const std::optional<Group>& group) const {
+    ExpertWindow window;
+    for (const GroupOp& op : groups_) {
+      if (op.op < first || op.op >= end) continue;
+      require(group.has_value(), "experts that come in groups need a group");
+      require(group->first >= 0 && group->count >= 1 && group->first + group->count <= op.num_experts, "the layer has no such experts");
+      require(group->data.size() == op.strides.size(), "a group has bytes of every part");
+      for (size_t p = 0; p < op.strides.size(); ++p) {
+        require(group->data[p].shape(0) >= static_cast<size_t>(group->count) * op.strides[p], "a group's bytes end before its experts");
+      }
+    }
+    if (!group) return window;
+    window.first = group->first;
+    window.count = group->count;
+    window.overwrites = group->overwrites;
+    for (const Bytes& data : group->data) window.data.push_back(data.data());
+    return window;
+  }
+
  private:
+  std::vector<GroupOp> groups_;
   std::vector<nb::ndarray<nb::ro>> kept_;
   std::vector<std::unique_ptr<std::vector<int32_t>>> expert_ids_;
 };
 
+void require_segments(const Run& run, const Recorded& program, int covered, const Logits& logits) {
+  require(run.num_tokens >= 1 && run.num_tokens <= program.max_tokens(), "more tokens than the program was recorded for");
+  require(covered == run.num_tokens, "segments must cover all tokens");
+  require(logits.shape(0) == run.selected.size(), "one row of logits per selected token");
+}
+
+// Ops [first, end) of the program, for the same tokens in every run until all are through.
+bool run_ops(Recorded& program, Pool& pool, int first, int end, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts,
+             const Array<int32_t, 1>& counts, const Array<int32_t, 1>& tables, const Array<int32_t, 1>& table_starts,
+             const Array<int32_t, 1>& selected, Logits& logits, bool urgent, const Flag* cancel,
+             const std::optional<Array<int32_t, 3>>& forced, const std::optional<Group>& group) {
+  require(0 <= first && first <= end && end <= program.num_ops(), "the program has no such ops");
+  Run run;
+  run.first_op = first;
+  run.end_op = end;
+  run.num_tokens = static_cast<int>(ids.shape(0));
+  run.ids = ids.data();
+  run.logits = logits.data();
+  run.window = program.window(first, end, group);
+  int covered = 0;
+  for (size_t s = 0; s < counts.shape(0); ++s) {
+    run.segments.push_back({covered, counts.data()[s], starts.data()[s], tables.data() + table_starts.data()[s]});
+    covered += counts.data()[s];
+  }
+  run.selected.assign(selected.data(), selected.data() + selected.shape(0));
+  for (const int32_t token : run.selected) require(token >= 0 && token < run.num_tokens, "no such token is selected");
+  require_segments(run, program, covered, logits);
+  if (forced) {
+    require(static_cast<int>(forced->shape(0)) == program.num_routed() && static_cast<int>(forced->shape(1)) == run.num_tokens,
+            "forced experts are [moe layers, tokens, K]");
+    run.forced_experts = forced->data();
+  }
+  nb::gil_scoped_release release;
+  return program.forward(pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, std::move(run));
+}
+
 bool forward(Recorded& program, Pool& pool, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts,
              const Array<int32_t, 1>& counts, const Array<int32_t, 1>& tables, const Array<int32_t, 1>& table_starts, Logits& logits,
              bool all_logits, bool urgent, const Flag* cancel, const std::optional<Array<int32_t, 3>>& forced) {
+  require(!program.has_groups(), "experts that come in groups need a group");
   Run run;
   run.num_tokens = static_cast<int>(ids.shape(0));
   run.ids = ids.data();
   run.logits = logits.data();
-  require(run.num_tokens >= 1 && run.num_tokens <= program.max_tokens(), "more tokens than the program was recorded for");
   int first = 0;
   for (size_t s = 0; s < counts.shape(0); ++s) {
     run.segments.push_back({first, counts.data()[s], starts.data()[s], tables.data() + table_starts.data()[s]});
     first += counts.data()[s];
     if (!all_logits) run.selected.push_back(first - 1);
   }
-  require(first == run.num_tokens, "segments must cover all tokens");
   for (int t = 0; all_logits && t < run.num_tokens; ++t) run.selected.push_back(t);
-  require(logits.shape(0) == run.selected.size(), "one row of logits per selected token");
+  require_segments(run, program, first, logits);
   if (forced) {
     require(static_cast<int>(forced->shape(0)) == program.num_routed() && static_cast<int>(forced->shape(1)) == run.num_tokens,
             "forced experts are [moe layers, tokens, K]");
@@ -243,13 +330,29 @@ void bind_recording(nb::class_<Recorded>& c) {
     std::vector<ExpertPart> parts;
     for (const PartArray& array : arrays) {
       p.keep(array.blob);
-      parts.push_back({array.blob.data(), array.blob.shape(1), static_cast<int>(array.blob.shape(0)), array.gate, array.up, array.down});
+      parts.push_back(array.part());
     }
     require(x.width == out.width, "experts give as many columns as they take");
     require_experts(parts, x.width);
     const RoutingRows routing{const_cast<int32_t*>(p.routed(layer).data()), layer, weights.width, weights};
     p.append(make_experts(x, routing, std::move(parts), out));
   });
+  c.def("expert_group", [](Recorded& p, Rows x, int layer, Rows weights, const std::vector<PartArray>& arrays, int num_experts, Rows out) {
+    std::vector<ExpertPart> parts;
+    std::vector<size_t> strides;
+    for (const PartArray& array : arrays) {
+      parts.push_back(array.part());
+      parts.back().num_experts = num_experts;
+      strides.push_back(parts.back().stride);
+    }
+    require(x.width == out.width && num_experts >= 1, "experts give as many columns as they take");
+    require_experts(parts, x.width);
+    const RoutingRows routing{const_cast<int32_t*>(p.routed(layer).data()), layer, weights.width, weights};
+    p.append_group(make_expert_group(x, routing, std::move(parts), out), num_experts, std::move(strides));
+  }, "x"_a, "layer"_a, "weights"_a, "parts"_a, "num_experts"_a, "out"_a,
+     "The experts of a layer, a group at a time: of the parts only where rows lie in an expert's bytes counts.");
+  c.def("hold", [](Recorded& p, Rows /*x*/, Rows /*out*/) { p.append(std::make_unique<Hold>()); }, "x"_a, "out"_a,
+        "Computes nothing: between two runs that end and begin here, others read x and fill out.");
 }
 
 }  // namespace
@@ -274,6 +377,10 @@ void bind_program(nb::module_& m) {
       .def("__init__", [](PartArray* self, const Array<uint8_t, 2>& blob, ExpertMatrix gate, ExpertMatrix up, ExpertMatrix down) {
         new (self) PartArray{blob, gate, up, down};
       }, "blob"_a, "gate"_a, "up"_a, "down"_a);
+  nb::class_<Group>(m, "ExpertGroup", "Experts [first, first + count): of each part their bytes, one expert after the other.")
+      .def("__init__", [](Group* self, int first, int count, const std::vector<Bytes>& data, bool overwrites) {
+        new (self) Group{first, count, data, overwrites};
+      }, "first"_a, "count"_a, "data"_a, "overwrites"_a);
   nb::class_<Recorded> program(m, "Program", "The network's ops, recorded once, run for up to max_tokens tokens by one call.");
   program.def(nb::init<int, const std::string&>(), "max_tokens"_a, "target"_a)
       .def("plan", &Program::plan, "arena_floats"_a, "num_workers"_a, "worker_nodes"_a = std::vector<int>{})
@@ -281,6 +388,16 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("progress", &Program::progress)
       .def_prop_ro("nbytes", &Program::nbytes)
       .def("routed", [](const Recorded& p, int layer) { return p.routed(layer); }, "layer"_a)
+      .def_prop_ro("num_ops", &Program::num_ops)
+      .def("view", [](nb::handle_t<Recorded> self, Rows rows, int count) {
+        Recorded& program = nb::cast<Recorded&>(self);
+        require(rows.offset >= 0 && count >= 0 && count <= program.max_tokens(), "the arena has no such rows");
+        return nb::ndarray<nb::numpy, float, nb::ndim<2>>(program.row(rows, 0), {static_cast<size_t>(count), static_cast<size_t>(rows.width)},
+                                                          self, {rows.stride, 1});
+      }, "rows"_a, "count"_a, "[count, width]: rows of a value, for whoever reads or fills them between two runs.")
+      .def("run", &run_ops, "pool"_a, "first"_a, "end"_a, "ids"_a, "starts"_a, "counts"_a, "tables"_a, "table_starts"_a, "selected"_a,
+           "logits"_a, "urgent"_a, "cancel"_a.none(), "forced"_a.none(), "group"_a.none(),
+           "Ops [first, end) only. Values stay in place from one run to the next; false when cancelled.")
       .def("forward", &forward, "pool"_a, "ids"_a, "starts"_a, "counts"_a, "tables"_a, "table_starts"_a, "logits"_a, "all_logits"_a,
            "urgent"_a, "cancel"_a.none(), "forced"_a.none());
   bind_recording(program);

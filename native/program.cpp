@@ -96,6 +96,7 @@ void fill_ropes(std::vector<RopeTable>& ropes, const std::vector<int32_t>& posit
 
 bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) {
   run_ = std::move(run);
+  if (run_.end_op < 0) run_.end_op = num_ops();
   run_.kernels = &kernels_;
   run_.cancel = cancel;
   run_.num_workers = pool.num_workers();
@@ -119,7 +120,7 @@ bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) 
 }
 
 int Program::begin(int stage) {
-  int op = 0;
+  int op = run_.first_op;
   if (stage > 0) {
     op = op_.load(std::memory_order_relaxed);
     stage_ = ops_[static_cast<size_t>(op)]->after(stage_);
@@ -131,7 +132,7 @@ int Program::begin(int stage) {
     stage_ = 0;
   }
   op_.store(op, std::memory_order_relaxed);
-  if (op == static_cast<int>(ops_.size())) return kEnd;
+  if (op == run_.end_op) return kEnd;
   return ops_[static_cast<size_t>(op)]->begin(stage_, run_);
 }
 
@@ -142,5 +143,7 @@ void Program::run_tile(int /*stage*/, int tile, int worker) {
 float Program::progress() const {
   return static_cast<float>(op_.load(std::memory_order_relaxed)) / static_cast<float>(std::max<size_t>(1, ops_.size()));
 }
+
+float* Program::row(const Rows& rows, int index) const { return arena_.data + rows.offset + static_cast<ptrdiff_t>(index) * rows.stride; }
 
 }  // namespace localmoe

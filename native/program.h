@@ -44,7 +44,15 @@ struct RopeTable {
   std::vector<float> cos, sin;  // [tokens][inv_freq.size()]
 };
 
-// What one run is given, and where its memory lies.
+// Routed experts [first, first + count) of the layer whose group op runs, where they lie during this run.
+struct ExpertWindow {
+  int first = 0;
+  int count = 0;
+  std::vector<const uint8_t*> data;  // of each part: the bytes of expert `first`, the others behind it at the part's stride
+  bool overwrites = true;            // the sum of these experts replaces what the rows hold; else it is added
+};
+
+// What one run is given, and where its memory lies. It runs the ops [first_op, end_op).
 struct Run {
   const Kernels* kernels = nullptr;
   int num_workers = 0;
@@ -58,6 +66,9 @@ struct Run {
   const Flag* cancel = nullptr;  // or null
   const int32_t* forced_experts = nullptr;  // [moe layers][tokens][top k], or null
   float* logits = nullptr;
+  int first_op = 0;
+  int end_op = -1;  // -1: to the last
+  ExpertWindow window;
   std::vector<RopeTable>* ropes = nullptr;
   float* arena = nullptr;
   float* scratch = nullptr;
@@ -91,15 +102,18 @@ class Program : public Job {
   // After the last op. `worker_nodes` has an index into the nodes that the weights lie on for each worker, or -1.
   void plan(size_t arena_floats, int num_workers, std::vector<int> worker_nodes);
 
-  // One run; false when cancelled. Runs of one program must not overlap.
+  // One run of some of the ops, or all; false when cancelled. Runs of one program must not overlap. What ops wrote stays
+  // in the arena until ops whose buffers take its place run: a network may be run piece by piece.
   bool forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run);
 
   int begin(int stage) override;
   void run_tile(int stage, int tile, int worker) override;
 
+  int num_ops() const { return static_cast<int>(ops_.size()); }
   int max_tokens() const { return max_tokens_; }
   const Kernels& kernels() const { return kernels_; }
   float progress() const;  // 0 to 1, from any thread
+  float* row(const Rows& rows, int index) const;  // in the arena
   size_t nbytes() const { return arena_.size + scratch_.size + worker_.size; }
 
  private:

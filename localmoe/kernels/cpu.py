@@ -1,8 +1,7 @@
 """The CPU dialect: records the ops as a step program for the native core, then runs it by one call."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,38 +16,14 @@ from localmoe.kernels.ops import (
     LayerCache,
     Linear,
     MlaShape,
-    Placement,
     Rope,
     Router,
     Routing,
     Segment,
 )
+from localmoe.kernels.recording import Recording, Value, arena_floats, native_parts, plan_buffers, record
 
-ALIGN_FLOATS = 16  # buffers begin at cache lines
-
-
-@dataclass(frozen=True)
-class Value:
-    """Columns start .. start + width of a recorded buffer; one row per token, or per selected token."""
-
-    buffer: int
-    start: int
-    width: int
-    selected: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """One recorded op: a method of native.Program and its arguments, Values among them."""
-
-    method: str
-    args: tuple[Any, ...]
-
-    @property
-    def values(self) -> list[Value]:
-        """What the op reads and writes."""
-        return [a for a in self.args if isinstance(a, Value)]
-
+__all__ = ["CpuOps", "CpuProgram", "Value", "plan_buffers"]
 
 class _Pages:
     """A page table of ops.PageTable for programs that have no cache."""
@@ -57,12 +32,11 @@ class _Pages:
         self.pages = np.zeros(count, np.int32)
 
 
-class CpuOps:
+class CpuOps(Recording):
     """Ops[Value]: nothing is computed, every op is written down."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.widths: list[int] = []  # of each buffer
+        super().__init__()
         self.routed_selected: list[bool] = []  # of each routed layer: whether it sees selected rows only
         self.top_k = 0
 
@@ -133,22 +107,15 @@ class CpuOps:
         return Routing(ids, weights)
 
     def experts(self, x: Value, routing: Routing[Value], experts: Experts) -> Value:
+        assert all(len(p.blob) for p in experts.parts), "the experts do not rest in memory"
         out = self._new(x.width, x.selected)
-        parts = [native.ExpertPart(p.blob, *(_matrix(m) for m in (p.gate, p.up, p.down))) for p in experts.parts]
-        self._call("experts", x, routing.ids.buffer, routing.weights, parts, out)
+        self._call("experts", x, routing.ids.buffer, routing.weights, native_parts(experts), out)
         return out
 
     def select(self, x: Value) -> Value:
         out = self._new(x.width, selected=True)
         self._call("select", x, out)
         return out
-
-    def _new(self, width: int, selected: bool = False) -> Value:
-        self.widths.append(width)
-        return Value(len(self.widths) - 1, 0, width, selected)
-
-    def _call(self, method: str, *args: Any) -> None:
-        self.calls.append(Call(method, args))
 
 
 class CpuProgram:
@@ -173,14 +140,10 @@ class CpuProgram:
         self._vocab = output.width
         self._ops = ops
         self._pool = pool
-        self._program = native.Program(max_tokens, target)
         self._selected: NDArray[np.int64] = np.empty(0, np.int64)  # of the last run
         self._num_tokens = 0
-        offsets, size = plan_buffers(ops, max_tokens)
-        for call in ops.calls:
-            args = (_rows(a, ops, offsets, output) if isinstance(a, Value) else a for a in call.args)
-            getattr(self._program, call.method)(*args)
-        self._program.plan(size, pool.num_workers, list(worker_nodes))
+        self._program, _ = record(ops, output, max_tokens, target)
+        self._program.plan(arena_floats(ops, max_tokens), pool.num_workers, list(worker_nodes))
 
     @property
     def target(self) -> str:
@@ -252,41 +215,3 @@ class CpuProgram:
         """[num_rows, D]: a network of single ops, without attention, over the first rows of its inputs."""
         ids = np.zeros(num_rows, np.int32)
         return self.forward(ids, [Segment(_Pages(-(-num_rows // PAGE_TOKENS)), 0, num_rows)], all_logits=True)
-
-
-def plan_buffers(ops: CpuOps, max_tokens: int) -> tuple[list[int], int]:
-    """Offsets in floats of all buffers, and the arena's size: buffers that live at the same time do not overlap."""
-    lives = _lives(ops)
-    sizes = [-(-width * max_tokens // ALIGN_FLOATS) * ALIGN_FLOATS for width in ops.widths]
-    offsets: list[int] = []
-    placed: list[int] = []  # buffers still alive, by offset
-    for buffer, (first, _) in enumerate(lives):
-        placed = [other for other in placed if lives[other][1] >= first]
-        offset, at = 0, 0
-        for at, other in enumerate([*placed, None]):  # noqa: B007 - `at` is where the gap was found
-            if other is None or offset + sizes[buffer] <= offsets[other]:
-                break
-            offset = offsets[other] + sizes[other]
-        offsets.append(offset)
-        placed.insert(at, buffer)
-    return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
-
-
-def _lives(ops: CpuOps) -> list[tuple[int, int]]:
-    """First and last call that touches each buffer; buffers are numbered in the order of their first call."""
-    lives: dict[int, tuple[int, int]] = {}
-    for n, call in enumerate(ops.calls):
-        for value in call.values:
-            lives[value.buffer] = (lives.get(value.buffer, (n, n))[0], n)
-    return [lives[buffer] for buffer in range(len(ops.widths))]
-
-
-def _rows(value: Value, ops: CpuOps, offsets: list[int], output: Value) -> native.Rows:
-    stride = ops.widths[value.buffer]
-    if value.buffer == output.buffer:
-        return native.Rows(-1, stride, value.width, value.selected)
-    return native.Rows(offsets[value.buffer] + value.start, stride, value.width, value.selected)
-
-
-def _matrix(p: Placement) -> native.ExpertMatrix:
-    return native.ExpertMatrix(p.offset, p.scale_offset, p.rows, p.cols, p.dtype == "bf16", p.first_row)

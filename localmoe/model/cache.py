@@ -45,6 +45,11 @@ class LatentCache:
         return self._data.nbytes
 
     @property
+    def element_bytes(self) -> int:
+        """Of one number."""
+        return self._data.itemsize
+
+    @property
     def free_pages(self) -> int:
         """Pages that no table holds."""
         return len(self._free)

@@ -9,7 +9,7 @@ from localmoe.kernels.ops import LayerCache, Linear, Ops, V
 from localmoe.model.attention import Attention, attention, load_attention
 from localmoe.model.cache import LatentCache
 from localmoe.model.config import ModelConfig
-from localmoe.model.experts import Ffn, Moe, ffn, load_ffn, load_moe, mixture
+from localmoe.model.experts import Ffn, Moe, Routed, ffn, load_ffn, load_moe, mixture, routed
 from localmoe.weights.store import Store
 
 
@@ -35,28 +35,36 @@ class Model:
     head: Linear
 
 
-def decode(ops: Ops[V], model: Model, cache: LatentCache) -> V:
+def decode(ops: Ops[V], model: Model, cache: LatentCache, routed: Routed[V] = routed) -> V:
     """Logits [S, vocab] of the rows that the run asks for. After the last attention only those are computed."""
     eps, last = model.config.rms_eps, len(model.layers) - 1
     x = ops.embedding(model.embedding)
     for n, layer in enumerate(model.layers):
-        x = block(ops, x, layer, cache.layer(n), eps, selects=n == last)
+        x = block(ops, x, layer, cache.layer(n), eps, selects=n == last, routed=routed)
     return ops.linear(ops.rms_norm(x, model.norm, eps), model.head)
 
 
-def block(ops: Ops[V], x: V, layer: Layer, cache: LayerCache, eps: float, selects: bool = False) -> V:
+def block(
+    ops: Ops[V],
+    x: V,
+    layer: Layer,
+    cache: LayerCache,
+    eps: float,
+    selects: bool = False,
+    routed: Routed[V] = routed,
+) -> V:
     """[T, H] -> [T, H], or [S, H] where it selects."""
     attended = attention(ops, ops.rms_norm(x, layer.attention_norm, eps), layer.attention, cache)
     if selects:
         x, attended = ops.select(x), ops.select(attended)
     x = ops.add(x, ops.linear(attended, layer.attention.out))
-    return ops.add(x, feed_forward(ops, ops.rms_norm(x, layer.ffn_norm, eps), layer))
+    return ops.add(x, feed_forward(ops, ops.rms_norm(x, layer.ffn_norm, eps), layer, routed))
 
 
-def feed_forward(ops: Ops[V], x: V, layer: Layer) -> V:
+def feed_forward(ops: Ops[V], x: V, layer: Layer, routed: Routed[V] = routed) -> V:
     """[T, H] -> [T, H]: the mixture, or the dense layer."""
     if layer.moe is not None:
-        return mixture(ops, x, layer.moe)
+        return mixture(ops, x, layer.moe, routed)
     assert layer.ffn is not None
     return ffn(ops, x, layer.ffn)
 

@@ -1,5 +1,6 @@
 """Feed-forward layers: a dense one, and the mixture of routed and shared experts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from localmoe.kernels.ops import Experts, Linear, Ops, V
@@ -31,10 +32,18 @@ def ffn(ops: Ops[V], x: V, w: Ffn) -> V:
     return ops.linear(ops.silu_mul(ops.linear(x, w.gate), ops.linear(x, w.up)), w.down)
 
 
-def mixture(ops: Ops[V], x: V, w: Moe) -> V:
-    """[T, H] -> [T, H]."""
-    routed = ops.experts(x, route(ops, x, w.gate), w.experts)
-    return routed if w.shared is None else ops.add(routed, ffn(ops, x, w.shared))
+Routed = Callable[[Ops[V], V, Moe], V]  # how the routed experts' sum comes about
+
+
+def routed(ops: Ops[V], x: V, w: Moe) -> V:
+    """[T, H] -> [T, H]: the chosen experts of each token, computed here."""
+    return ops.experts(x, route(ops, x, w.gate), w.experts)
+
+
+def mixture(ops: Ops[V], x: V, w: Moe, routed: Routed[V] = routed) -> V:
+    """[T, H] -> [T, H]. `routed` is another function where the routed experts are computed elsewhere."""
+    out = routed(ops, x, w)
+    return out if w.shared is None else ops.add(out, ffn(ops, x, w.shared))
 
 
 def load_ffn(store: Store, prefix: str) -> Ffn:

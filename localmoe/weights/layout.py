@@ -125,10 +125,18 @@ class Layout:
 
     def spans(self, name: str) -> Iterable[Span]:
         """Where the bytes of tensor `name` rest, in the order of the tensor."""
-        if match := _EXPERT.fullmatch(name):
-            prefix, expert, matrix, scale = match.groups()
-            return self.experts[prefix].spans(int(expert), cast(MatrixName, matrix), scales=bool(scale))
+        if found := expert_of(name):
+            prefix, expert, matrix, is_scale = found
+            return self.experts[prefix].spans(expert, matrix, scales=is_scale)
         return (Span(0, resting_bytes(self.tensors[name]), self.places[name]),)
+
+
+def expert_of(name: str) -> tuple[str, int, MatrixName, bool] | None:
+    """Prefix, id, matrix and whether it is the scales, of a routed expert's tensor; None for others."""
+    if match := _EXPERT.fullmatch(name):
+        prefix, expert, matrix, scale = match.groups()
+        return prefix, int(expert), cast(MatrixName, matrix), bool(scale)
+    return None
 
 
 def plan_layout(tensors: Iterable[TensorInfo], nodes: Sequence[int] = ()) -> Layout:

@@ -1,5 +1,8 @@
 """From a piece just read to its places in the arena, each value looked at on the way."""
 
+from collections.abc import Iterable
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,15 +10,31 @@ from localmoe import _native as native
 from localmoe.errors import CheckpointError
 from localmoe.hub.checkpoint import TensorInfo
 from localmoe.hub.json_file import fetch_hint
-from localmoe.weights.arena import Arena
-from localmoe.weights.layout import SCALE_SUFFIX, Layout, Span, is_vector, resting_bytes
+from localmoe.weights.layout import SCALE_SUFFIX, Span, is_vector, resting_bytes
 from localmoe.weights.pieces import Part, Piece
 
 Bytes = NDArray[np.uint8]
+
+
+class Room(Protocol):
+    """Where bytes are put: an arena, a slot."""
+
+    def view(self, offset: int, nbytes: int) -> Bytes: ...
+
+
+class Places(Protocol):
+    """Where in it, as layout.Layout has them."""
+
+    @property
+    def places(self) -> dict[str, int]: ...
+
+    def spans(self, name: str) -> Iterable[Span]: ...
+
+
 _KINDS = {"F8_E4M3": "fp8", "BF16": "bf16", "F32": "f32"}
 
 
-def place(arena: Arena, layout: Layout, piece: Piece, raw: Bytes) -> None:
+def place(arena: Room, layout: Places, piece: Piece, raw: Bytes) -> None:
     """Copies the parts of `piece` out of `raw`, its bytes; CheckpointError for a value that no weight may have."""
     for part in piece.parts:
         source = raw[part.start - piece.start : part.stop - piece.start]
@@ -26,7 +45,7 @@ def place(arena: Arena, layout: Layout, piece: Piece, raw: Bytes) -> None:
                 _place_rows(part, source, span, arena)
 
 
-def _place_rows(part: Part, source: Bytes, span: Span, arena: Arena) -> None:
+def _place_rows(part: Part, source: Bytes, span: Span, arena: Room) -> None:
     """What `part` has of the span's bytes."""
     first = part.start - part.tensor.start
     start, stop = max(first, span.start), min(first + source.size, span.stop)

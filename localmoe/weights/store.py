@@ -1,6 +1,6 @@
 """The only copy of a model's weights, by name: experts by layer and id, other linears, float32 vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Linear:
 class ExpertPart:
     """One NUMA node's rows of a layer's experts, at a constant stride."""
 
-    blob: NDArray[np.uint8]  # [E, stride] bytes
+    blob: NDArray[np.uint8]  # [E, stride] bytes; [0, stride] where the experts do not rest in memory
     gate: Placement
     up: Placement
     down: Placement
@@ -76,6 +76,7 @@ class Store:
         self.is_direct = is_direct
         self.notes = notes
         self._lock: PageLock | None = None
+        self._streamed: Mapping[str, Experts] = {}
 
     def linear(self, name: str) -> Linear:
         """The linear (or embedding) `name`, without ".weight". KeyError when the specs did not ask for it."""
@@ -89,6 +90,8 @@ class Store:
 
     def experts(self, prefix: str) -> Experts:
         """The routed experts under `prefix`, such as "model.layers.3.mlp.experts"."""
+        if prefix in self._streamed:
+            return self._streamed[prefix]
         assert self._arena is not None, "closed"
         layout, arena = self._layout.experts[prefix], self._arena
         parts = (
@@ -96,6 +99,10 @@ class Store:
             for p in layout.parts
         )
         return Experts(layout.num_experts, tuple(parts))
+
+    def stream(self, experts: Mapping[str, Experts]) -> None:
+        """Experts by prefix that do not rest here, but come from elsewhere when they are computed."""
+        self._streamed = experts
 
     def lock_pages(self, register: Register, unregister: Unregister) -> None:
         """Page-locks all weights for a GPU, once they are loaded; `notes` tell how it went."""

@@ -3,6 +3,9 @@
 // Tokens are sorted by expert into slots (slots.h). The routing weight is folded into the hidden activations, so `down`
 // only adds up. Runs of up to 8 tokens add straight into the output rows; longer ones write one row per slot and sum
 // them at the end. All of it is one stage: a tile waits for the experts that it reads, never for all of them.
+//
+// Of experts that come in groups, each run computes one group, [first_, end_), from where its window says that it lies,
+// and adds to what the groups before have left in the rows.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -55,11 +58,12 @@ Matrix whole(const std::vector<ExpertPart>& parts, ExpertMatrix ExpertPart::*mat
 
 class ExpertsOp : public Op {
  public:
-  ExpertsOp(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out)
+  ExpertsOp(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out, bool in_groups)
       : x_(x),
         routing_(routing),
         parts_(std::move(parts)),
         out_(out),
+        in_groups_(in_groups),
         gate_(whole(parts_, &ExpertPart::gate)),
         down_(whole(parts_, &ExpertPart::down)),
         hidden_(gate_.cols),
@@ -73,7 +77,9 @@ class ExpertsOp : public Op {
   int begin(int /*stage*/, Run& run) override {
     rows_ = x_.count(run);
     direct_ = takes_gemv(rows_);
-    slots_.sort(run, routing_, rows_, static_cast<int>(num_experts()));
+    find_experts(run);
+    slots_.sort(run, routing_, rows_, first_, end_);
+    if (slots_.used.empty() && !overwrites_) return 0;
     lay_out(run);
     tickets_.clear();
     plan_operands();
@@ -93,7 +99,7 @@ class ExpertsOp : public Op {
       case kDown:
         return direct_ ? down_direct(run, part, tile.index, worker) : down(run, part, unit_of(1, tile), tile.index, worker);
       default:
-        return sum(run, tile.index);
+        return sum(run, sum_rows_[index(tile.index)]);
     }
   }
 
@@ -115,6 +121,14 @@ class ExpertsOp : public Op {
   size_t x_floats() const { return static_cast<size_t>(padded(hidden_)); }
   size_t h_floats() const { return static_cast<size_t>(padded(inter_)); }
 
+  void find_experts(const Run& run) {
+    first_ = in_groups_ ? run.window.first : 0;
+    end_ = in_groups_ ? first_ + run.window.count : static_cast<int>(num_experts());
+    overwrites_ = !in_groups_ || run.window.overwrites;
+    for (size_t p = 0; in_groups_ && p < parts_.size(); ++p) parts_[p].data = run.window.data[p];
+  }
+  Matrix matrix(const ExpertPart& part, const ExpertMatrix& m, const Used& used) const { return part.at(m, used.expert - first_); }
+
   void lay_out(const Run& run) {
     const size_t num_slots = slots_.row.size();
     x_rows_ = run.scratch;
@@ -129,10 +143,17 @@ class ExpertsOp : public Op {
   float* h_strip(int strip) const { return h_strips_ + static_cast<size_t>(strip) * kStrip * h_floats(); }
   float* slot_out(int slot) const { return slot_rows_ + static_cast<size_t>(slot) * static_cast<size_t>(hidden_); }
 
-  // Operands: first the tokens in pieces, as gemv reads them, if any expert takes gemv; then the packed strips.
+  // Operands: first the tokens of the experts that take gemv, in pieces as it reads them; then the packed strips.
   void plan_operands() {
-    const bool any_gemv = std::any_of(slots_.used.begin(), slots_.used.end(), [](const Used& u) { return !u.is_packed(); });
-    num_pieces_ = any_gemv ? rows_ * ceil_div(hidden_, kPieceCols) : 0;
+    std::vector<bool> takes(index(rows_), false);
+    for (const Used& used : slots_.used) {
+      for (int slot = used.first; !used.is_packed() && slot < used.first + used.count; ++slot) takes[index(slots_.row[index(slot)])] = true;
+    }
+    gemv_rows_.clear();
+    for (int row = 0; row < rows_; ++row) {
+      if (takes[index(row)]) gemv_rows_.push_back(row);
+    }
+    num_pieces_ = static_cast<int>(gemv_rows_.size()) * ceil_div(hidden_, kPieceCols);
     prepared_.set(num_pieces_);
     for (const Used& used : slots_.used) packed_[index(used.expert)].set(used.num_strips());
     tickets_.set(kOperand, 0, num_pieces_ + slots_.num_strips);
@@ -146,7 +167,12 @@ class ExpertsOp : public Op {
   void plan_down(const Run& run) {
     const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(down_, run.num_workers, 8));
     plan_units(kDown, &ExpertPart::down, gemv_rows, done_);
-    tickets_.set(kSum, 0, rows_);
+    sum_rows_.clear();
+    for (int row = 0; row < rows_; ++row) {
+      const auto choice = slots_.of.begin() + row * routing_.top_k;
+      if (overwrites_ || std::any_of(choice, choice + routing_.top_k, [](int slot) { return slot >= 0; })) sum_rows_.push_back(row);
+    }
+    tickets_.set(kSum, 0, static_cast<int>(sum_rows_.size()));
   }
 
   // Every tile reads its rows of all chosen experts, kTileBytes of weights in all.
@@ -200,9 +226,10 @@ class ExpertsOp : public Op {
 
   void make_operand(Run& run, int tile) {
     if (tile < num_pieces_) {
-      const int pieces = num_pieces_ / rows_;
+      const int pieces = ceil_div(hidden_, kPieceCols);
+      const int row = gemv_rows_[index(tile / pieces)];
       const int col = tile % pieces * kPieceCols;
-      run.kernels->gemv_prepare(x_.row(run, tile / pieces) + col, std::min(kPieceCols, hidden_ - col), gate_.type, x_row(tile / pieces) + col);
+      run.kernels->gemv_prepare(x_.row(run, row) + col, std::min(kPieceCols, hidden_ - col), gate_.type, x_row(row) + col);
       return prepared_.arrive();
     }
     const int strip = tile - num_pieces_;
@@ -239,8 +266,8 @@ class ExpertsOp : public Op {
       gate[index(i)] = run.scratch_of(worker) + 2 * i * kMaxTileRows - row0;
       up[index(i)] = gate[index(i)] + kMaxTileRows;
     }
-    run.kernels->gemv(part.at(part.gate, used.expert), row0, row1, x.data(), used.count, gate.data());
-    run.kernels->gemv(part.at(part.up, used.expert), row0, row1, x.data(), used.count, up.data());
+    run.kernels->gemv(matrix(part, part.gate, used), row0, row1, x.data(), used.count, gate.data());
+    run.kernels->gemv(matrix(part, part.up, used), row0, row1, x.data(), used.count, up.data());
     for (int i = 0; i < used.count; ++i) {
       float* h = gate[index(i)] + row0;
       run.kernels->silu_mul(h, up[index(i)] + row0, h, n);
@@ -254,7 +281,7 @@ class ExpertsOp : public Op {
     const Used& used = slots_.used[index(unit.used)];
     float* scratch = run.scratch_of(worker);
     float* c = scratch + run.kernels->gemm_scratch_floats();  // of each strip: rows of gate, then of up
-    run.kernels->gemm_pair(part.at(part.gate, used.expert), part.at(part.up, used.expert), row0, row1, x_strip(unit.strip0), tokens_of(used, unit), c, kTile, scratch);
+    run.kernels->gemm_pair(matrix(part, part.gate, used), matrix(part, part.up, used), row0, row1, x_strip(unit.strip0), tokens_of(used, unit), c, kTile, scratch);
     const int first_row = part.gate.first_row + row0;
     const int n = row1 - row0;
     for (int s = 0; s < unit.strips; ++s) {
@@ -272,7 +299,7 @@ class ExpertsOp : public Op {
     const int row0 = tile * direct_rows_;
     const int n = std::min(part.down.shape.rows, row0 + direct_rows_) - row0;
     const int col = part.down.first_row + row0;
-    for (int i = 0; i < rows_; ++i) std::fill_n(out_.row(run, i) + col, n, 0.0F);
+    for (int i = 0; overwrites_ && i < rows_; ++i) std::fill_n(out_.row(run, i) + col, n, 0.0F);
     for (const Used& used : slots_.used) {
       std::array<const float*, kMaxGemvTokens> h{};
       std::array<float*, kMaxGemvTokens> y{};
@@ -281,7 +308,7 @@ class ExpertsOp : public Op {
         y[index(i)] = run.scratch_of(worker) + i * kMaxTileRows - row0;
       }
       if (!gated_[index(used.expert)].wait(run.cancel)) return;
-      run.kernels->gemv(part.at(part.down, used.expert), row0, row0 + n, h.data(), used.count, y.data());
+      run.kernels->gemv(matrix(part, part.down, used), row0, row0 + n, h.data(), used.count, y.data());
       for (int i = 0; i < used.count; ++i) {
         float* out = out_.row(run, slots_.row[index(used.first + i)]) + col;
         run.kernels->add(out, y[index(i)] + row0, out, n);
@@ -309,14 +336,14 @@ class ExpertsOp : public Op {
       h[index(i)] = h_row(used.first + i);
       y[index(i)] = slot_out(used.first + i) + part.down.first_row;
     }
-    run.kernels->gemv(part.at(part.down, used.expert), row0, row1, h.data(), used.count, y.data());
+    run.kernels->gemv(matrix(part, part.down, used), row0, row1, h.data(), used.count, y.data());
   }
 
   void down_gemm(Run& run, const ExpertPart& part, const Unit& unit, int row0, int row1, int worker) {
     const Used& used = slots_.used[index(unit.used)];
     float* scratch = run.scratch_of(worker);
     float* c = scratch + run.kernels->gemm_scratch_floats();
-    run.kernels->gemm(part.at(part.down, used.expert), row0, row1, h_strip(unit.strip0), tokens_of(used, unit), c, kTile, scratch);
+    run.kernels->gemm(matrix(part, part.down, used), row0, row1, h_strip(unit.strip0), tokens_of(used, unit), c, kTile, scratch);
     for (int s = 0; s < unit.strips; ++s) {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
       std::array<float*, kStrip> y{};
@@ -329,8 +356,9 @@ class ExpertsOp : public Op {
   // In the order of the token's choices, whoever computed them first.
   void sum(Run& run, int row) {
     float* out = out_.row(run, row);
-    std::fill_n(out, hidden_, 0.0F);
+    if (overwrites_) std::fill_n(out, hidden_, 0.0F);
     for (int i = row * routing_.top_k; i < (row + 1) * routing_.top_k; ++i) {
+      if (slots_.of[index(i)] < 0) continue;
       if (!done_[index(routing_.ids[i])].wait(run.cancel)) return;
       run.kernels->add(out, slot_out(slots_.of[index(i)]), out, hidden_);
     }
@@ -342,14 +370,18 @@ class ExpertsOp : public Op {
   RoutingRows routing_;
   std::vector<ExpertPart> parts_;
   Rows out_;
+  bool in_groups_;
   Matrix gate_, down_;  // the whole matrices' shapes
   int hidden_, inter_;
 
   // This run's.
   int rows_ = 0;
+  int first_ = 0, end_ = 0;  // experts
+  bool overwrites_ = true;
   bool direct_ = true;
   int direct_rows_ = 8;
   int num_pieces_ = 0;
+  std::vector<int> gemv_rows_, sum_rows_;
   Slots slots_;
   Tickets tickets_;
   std::array<std::vector<std::vector<Unit>>, 2> units_;  // gate and up, down: of each part
@@ -361,7 +393,11 @@ class ExpertsOp : public Op {
 }  // namespace
 
 std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out) {
-  return std::make_unique<ExpertsOp>(x, routing, std::move(parts), out);
+  return std::make_unique<ExpertsOp>(x, routing, std::move(parts), out, false);
+}
+
+std::unique_ptr<Op> make_expert_group(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out) {
+  return std::make_unique<ExpertsOp>(x, routing, std::move(parts), out, true);
 }
 
 }  // namespace localmoe

@@ -80,5 +80,7 @@ std::unique_ptr<Op> make_linear(Rows x, const Matrix& w, Rows out);
 std::unique_ptr<Op> make_mla_attention(Rows q, LatentPages cache, const Matrix& kv_b, MlaShape shape, Rows out);
 std::unique_ptr<Op> make_route(Rows logits, RouterShape router, RoutingRows out);
 std::unique_ptr<Op> make_experts(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out);
+// The same for a range of experts at a time, which each run's window names; the parts' `data` is unused.
+std::unique_ptr<Op> make_expert_group(Rows x, RoutingRows routing, std::vector<ExpertPart> parts, Rows out);
 
 }  // namespace localmoe

@@ -18,16 +18,17 @@ struct Used {
   int num_strips() const { return is_packed() ? ceil_div(count, kStrip) : 0; }
 };
 
-// One slot per (token, choice), ordered by expert. An expert with up to 8 tokens takes the GEMV path, one with more
-// takes strips of 16.
+// One slot per (token, choice) of the experts that were asked for, ordered by expert. An expert with up to 8 tokens takes
+// the GEMV path, one with more takes strips of 16.
 struct Slots {
   std::vector<Used> used;
   std::vector<int> row;       // of each slot: its token's row
   std::vector<float> weight;  // of each slot
-  std::vector<int> of;        // of each (row, choice): its slot
+  std::vector<int> of;        // of each (row, choice): its slot; -1 where another expert was chosen
   int num_strips = 0;
 
-  void sort(const Run& run, const RoutingRows& routing, int num_rows, int num_experts);
+  // The choices of experts [first_expert, end_expert).
+  void sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert);
 
   // Most strips that `num_slots` slots can take: an expert packs from 9 tokens on, so 17 tokens in two strips is the
   // sparsest, 8.5 to a strip.

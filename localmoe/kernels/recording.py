@@ -1,0 +1,106 @@
+"""What a dialect has written down for the native core, and how its buffers share one arena."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from localmoe import _native as native
+from localmoe.kernels.ops import Experts, Placement
+
+ALIGN_FLOATS = 16  # buffers begin at cache lines
+
+
+@dataclass(frozen=True)
+class Value:
+    """Columns start .. start + width of a recorded buffer; one row per token, or per selected token."""
+
+    buffer: int
+    start: int
+    width: int
+    selected: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One recorded op: a method of native.Program and its arguments, Values among them."""
+
+    method: str
+    args: tuple[Any, ...]
+
+    @property
+    def values(self) -> list[Value]:
+        """What the op reads and writes."""
+        return [a for a in self.args if isinstance(a, Value)]
+
+
+class Recording:
+    """Calls in order, and the buffers that they read and write."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.widths: list[int] = []  # of each buffer
+
+    def _new(self, width: int, selected: bool = False) -> Value:
+        self.widths.append(width)
+        return Value(len(self.widths) - 1, 0, width, selected)
+
+    def _call(self, method: str, *args: Any) -> None:
+        self.calls.append(Call(method, args))
+
+
+def record(ops: Recording, output: Value | None, max_tokens: int, target: str) -> tuple[native.Program, list[int]]:
+    """A native program of the calls, not planned yet, and the offsets of all buffers but `output`, the logits."""
+    program = native.Program(max_tokens, target)
+    offsets, _ = plan_buffers(ops, max_tokens)
+    for call in ops.calls:
+        args = (native_rows(a, ops, offsets, output) if isinstance(a, Value) else a for a in call.args)
+        getattr(program, call.method)(*args)
+    return program, offsets
+
+
+def arena_floats(ops: Recording, max_tokens: int) -> int:
+    """Room of all buffers together."""
+    return plan_buffers(ops, max_tokens)[1]
+
+
+def plan_buffers(ops: Recording, max_tokens: int) -> tuple[list[int], int]:
+    """Offsets in floats of all buffers, and the arena's size: buffers that live at the same time do not overlap."""
+    lives = _lives(ops)
+    sizes = [-(-width * max_tokens // ALIGN_FLOATS) * ALIGN_FLOATS for width in ops.widths]
+    offsets: list[int] = []
+    placed: list[int] = []  # buffers still alive, by offset
+    for buffer, (first, _) in enumerate(lives):
+        placed = [other for other in placed if lives[other][1] >= first]
+        offset, at = 0, 0
+        for at, other in enumerate([*placed, None]):  # noqa: B007 - `at` is where the gap was found
+            if other is None or offset + sizes[buffer] <= offsets[other]:
+                break
+            offset = offsets[other] + sizes[other]
+        offsets.append(offset)
+        placed.insert(at, buffer)
+    return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
+
+
+def _lives(ops: Recording) -> list[tuple[int, int]]:
+    """First and last call that touches each buffer; buffers are numbered in the order of their first call."""
+    lives: dict[int, tuple[int, int]] = {}
+    for n, call in enumerate(ops.calls):
+        for value in call.values:
+            lives[value.buffer] = (lives.get(value.buffer, (n, n))[0], n)
+    return [lives[buffer] for buffer in range(len(ops.widths))]
+
+
+def native_rows(value: Value, ops: Recording, offsets: list[int], output: Value | None) -> native.Rows:
+    """Where the value's rows lie."""
+    stride = ops.widths[value.buffer]
+    if output is not None and value.buffer == output.buffer:
+        return native.Rows(-1, stride, value.width, value.selected)
+    return native.Rows(offsets[value.buffer] + value.start, stride, value.width, value.selected)
+
+
+def native_parts(experts: Experts) -> list[native.ExpertPart]:
+    """Where experts lie, and where matrices lie in them."""
+    return [native.ExpertPart(p.blob, *(_matrix(m) for m in (p.gate, p.up, p.down))) for p in experts.parts]
+
+
+def _matrix(p: Placement) -> native.ExpertMatrix:
+    return native.ExpertMatrix(p.offset, p.scale_offset, p.rows, p.cols, p.dtype == "bf16", p.first_row)

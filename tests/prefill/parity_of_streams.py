@@ -1,0 +1,75 @@
+"""Pipelines on host devices over the parity checkpoints, and the resident path's answers."""
+
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "model"))
+import parity  # noqa: E402
+
+from localmoe import _native as native  # noqa: E402
+from localmoe.devices.host import HostDevice  # noqa: E402
+from localmoe.hub.checkpoint import Checkpoint  # noqa: E402
+from localmoe.kernels.cpu import CpuProgram  # noqa: E402
+from localmoe.model.decoder import decode  # noqa: E402
+from localmoe.prefill.pipeline import Pipeline, Shape  # noqa: E402
+from localmoe.weights.expert_source import FileExperts, MemoryExperts  # noqa: E402
+
+POOL = native.Pool([-1, -1])
+SAME = 1e-4
+_truths: dict = {}
+
+
+def prefixes(config):
+    """Of the layers with routed experts."""
+    return [f"model.layers.{n}.mlp.experts" for n in range(config.num_dense_layers, config.num_layers)]
+
+
+def memory_source(case):
+    return MemoryExperts([layer.moe.experts for layer in case.model.layers if layer.moe])
+
+
+def file_source(case):
+    return FileExperts(Checkpoint.open(case.folder), prefixes(case.config))
+
+
+def resident(case, sizes, *, start=0):
+    """Logits [T, V] of the resident path; remembered."""
+    key = (case.folder, tuple(sizes))
+    if key not in _truths:
+        cache = case.cache()
+        program = CpuProgram(lambda ops: decode(ops, case.model, cache), max(sizes), POOL)
+        _truths[key] = parity.run(program, cache.new_table(), case.ids, sizes)[0]
+    return _truths[key]
+
+
+@contextmanager
+def opened(case, *, num_devices=1, shape=None, from_files=False, cache=None, max_tokens=100, source=None, **device):
+    """A pipeline; `device` has HostDevice's keywords, or `devices` instead."""
+    with ExitStack() as stack:
+        devices = device.pop("devices", None)
+        if devices is None:
+            devices = [HostDevice(64 << 20, name=f"host{n}", **device) for n in range(num_devices)]
+            for one in devices:
+                stack.callback(one.close)
+        if source is None:
+            source = file_source(case) if from_files else memory_source(case)
+        if from_files:
+            stack.callback(source.close)
+        shape = shape or Shape(group_experts=2, num_slots=4)
+        pipeline = Pipeline(case.model, cache or case.cache(), source, devices, POOL, max_tokens, shape)
+        stack.callback(pipeline.close)
+        yield pipeline
+
+
+def logits(case, pipeline, sizes, *, start=0, table=None):
+    """Logits [T, V] of all tokens in pieces of `sizes`."""
+    table = table or pipeline._cache.new_table()
+    found, _ = parity.run(pipeline, table, case.ids[start:], sizes, start=start)
+    return found
+
+
+def tokens_of(case, count):
+    return np.ascontiguousarray(case.ids[:count])
