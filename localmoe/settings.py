@@ -14,7 +14,7 @@ from localmoe.errors import UsageError
 
 Origin = Literal["flag", "environment", "config.toml", "default"]
 
-KERNEL_TARGETS = ("scalar", "avx2", "avx2_zen", "avx512", "avx512_bf16")
+KERNEL_TARGETS = ("scalar", "avx2", "avx2_zen", "avx512", "avx512_bf16", "amx_bf16")
 CACHE_DTYPES = ("float32", "bf16")
 PLANS = ("auto", "cpu", "slp", "dslp", "disk")
 

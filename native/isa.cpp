@@ -1,5 +1,9 @@
 #include "isa.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <stdexcept>
 
 namespace localmoe {
@@ -11,6 +15,21 @@ struct Target {
   bool supported;
 };
 
+// Whether AMX multiplies BF16 tiles here. Linux gives a process their registers when it asks for them.
+bool has_amx_bf16() {
+  constexpr unsigned kBf16AndTile = 1U << 22 | 1U << 24;
+  constexpr unsigned kOsSavesWide = 1U << 27;
+  constexpr long kAskForState = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsSavesWide) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16AndTile) != kBf16AndTile) return false;
+  return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
+}
+
 std::vector<Target> targets() {
   __builtin_cpu_init();  // the builtins test XCR0 too, so a kernel that does not save wide registers counts as "no"
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -21,13 +40,15 @@ std::vector<Target> targets() {
   const Target shift{&kAvx2ZenKernels, &kAvx2ZenMeasures, avx2};
   // Where FP32 denormals cost nothing, and a VDPBF16PS no more than an FMA (3 cycles on Intel's).
   const bool zen = __builtin_cpu_is("amd") != 0;
+  static const bool amx_bf16 = avx512 && __builtin_cpu_supports("avx512vbmi") && has_amx_bf16();
   const Target f32{&kAvx512Kernels, &kAvx512Measures, avx512};
   const Target bf16{&kAvx512Bf16Kernels, &kAvx512Bf16Measures, avx512_bf16};
   return {{&kScalarKernels, &kScalarMeasures, true},
           zen ? f16c : shift,
           zen ? shift : f16c,
           zen ? f32 : bf16,
-          zen ? bf16 : f32};
+          zen ? bf16 : f32,
+          {&kAmxBf16Kernels, &kAmxBf16Measures, amx_bf16}};
 }
 
 Target select(const std::string& name) {

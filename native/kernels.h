@@ -31,7 +31,7 @@ constexpr int kGemmRows = 48;      // most rows in one gemm() call
 constexpr int kPage = 64;          // tokens in a page of the latent cache
 constexpr int kQueryRows = 48;     // most queries in one attend_queries() call
 
-constexpr int padded(int cols) { return (cols + 31) / 32 * 32; }
+constexpr int padded(int cols) { return (cols + 63) / 64 * 64; }
 
 // Online softmax of up to 16 heads over the keys seen so far; the caller sets m = -inf, l = 0, acc = 0.
 struct AttentionState {
@@ -100,10 +100,15 @@ struct Kernels {
   // y[t][col] = sum over row in [row0, row1) of x[t][row - row0] * w[row][col], for 1..8 tokens; overwrites y. x as it is.
   void (*gevm)(const Matrix& w, int row0, int row1, const float* const* x, int num_tokens, float* const* y);
 
-  // GEMM. pack writes [padded(cols)][16]: 1..16 token rows side by side, zeros for missing tokens and padding.
-  void (*pack)(const float* const* x, int num_tokens, int cols, float* out);
+  // GEMM. pack writes a strip: 1..16 token rows side by side, in the room of strip_floats() floats and in the form in which
+  // gemm reads them for weights of `type`; for f32 [padded(cols)][16]. Zeros for missing tokens and padding.
+  size_t (*strip_floats)(int cols, WeightType type);
+  void (*pack)(const float* const* x, int num_tokens, int cols, WeightType type, float* out);
+  // Columns [row0, row0 + rows) of a strip of `cols` columns, from a product as gemm leaves it, c[rows][16]. Whoever has the
+  // last of them adds the padding.
+  void (*pack_product)(const float* c, int rows, int row0, int cols, WeightType type, float* out);
   // out[strip][row - row0][16] for row in [row0, row1), at most 48 rows, over the packed strips of num_tokens tokens,
-  // laid one after the other (padded(cols) * 16 floats each). out's strips are out_stride floats apart; of the last
+  // laid one after the other (strip_floats() each). out's strips are out_stride floats apart; of the last
   // one only its tokens' places, or half of the strip, are sure to be written. Weights are decoded panel by panel into
   // scratch (gemm_scratch_floats() floats).
   void (*gemm)(const Matrix& w, int row0, int row1, const float* packed, int num_tokens, float* out,
@@ -128,5 +133,6 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2ZenKernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAmxBf16Kernels;
 
 }  // namespace localmoe

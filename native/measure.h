@@ -20,5 +20,6 @@ extern const Measures kAvx2Measures;
 extern const Measures kAvx2ZenMeasures;
 extern const Measures kAvx512Measures;
 extern const Measures kAvx512Bf16Measures;
+extern const Measures kAmxBf16Measures;
 
 }  // namespace localmoe

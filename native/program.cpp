@@ -65,7 +65,7 @@ void Program::plan(size_t arena_floats, int num_workers, std::vector<int> worker
   size_t shared = 0;
   size_t each = 0;
   for (const auto& op : ops_) {
-    shared = std::max(shared, op->scratch_floats(max_tokens_));
+    shared = std::max(shared, op->scratch_floats(max_tokens_, kernels_));
     each = std::max(each, op->worker_floats(max_tokens_, kernels_));
   }
   worker_stride_ = (each + 63) / 64 * 64 + 64;  // a cache line and more apart

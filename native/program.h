@@ -88,7 +88,7 @@ class Op {
   virtual int begin(int stage, Run& run) = 0;
   virtual int after(int stage) { return stage + 1; }  // asked once a stage is over: which comes now; num_stages() for none
   virtual void run_tile(int stage, int tile, int worker, Run& run) = 0;
-  virtual size_t scratch_floats(int /*max_tokens*/) const { return 0; }
+  virtual size_t scratch_floats(int /*max_tokens*/, const Kernels& /*kernels*/) const { return 0; }
   virtual size_t worker_floats(int /*max_tokens*/, const Kernels& /*kernels*/) const { return 0; }
 };
 

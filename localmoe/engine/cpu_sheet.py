@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 CHANNEL_BYTES = 8  # of a DDR4 or DDR5 channel: 64 bits
 GIGA = 1e9
-FLOP_PER_CYCLE = {"scalar": 4, "avx2": 32, "avx2_zen": 32, "avx512": 64, "avx512_bf16": 64}  # FP32 FMA, a core
+FLOP_PER_CYCLE = {  # FP32 FMA, a core; amx_bf16 multiplies faster than that where there are many tokens
+    "scalar": 4,
+    "avx2": 32,
+    "avx2_zen": 32,
+    "avx512": 64,
+    "avx512_bf16": 64,
+    "amx_bf16": 64,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def _lanes(machine: Machine, m: Measured) -> int:
     """Floats in a vector of the kernels that were measured, or of those that run here."""
     best = machine.cpu.targets[-1] if machine.cpu.targets else "scalar"
     target = best if m.token_attention_flop_s is None else m.isa
-    return 16 if target.startswith("avx512") else 8
+    return 8 if target.startswith(("scalar", "avx2")) else 16
 
 
 def _elsewhere(kernels: Kernels) -> Kernels:

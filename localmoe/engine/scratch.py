@@ -20,6 +20,7 @@ from localmoe.weights.store import Experts, Linear, Store
 FLOAT_BYTES = 4
 AREA_BYTES = 2 << 20  # each of the three areas lies in whole huge pages
 GEMV_TOKENS, STRIP, GEMM_ROWS, PANEL_STRIDE = 8, 16, 48, 144  # native/kernels.h, native/kernels/gemm-inl.h
+STRIP_FLOATS = {"amx_bf16": 24}  # of a column, where it is no FP32 for each token: native/kernels/gemm_amx-inl.h
 GEMM_SCRATCH, TILE = GEMM_ROWS * PANEL_STRIDE, GEMM_ROWS * STRIP
 GEMM_MULTIPLY_ADDS, GEMV_ROWS = 8_000_000, 256  # of a tile
 ABSORBED_ROWS, HEAD_BLOCK, STATES = 128, 32, 64  # native/ops/absorbed.cpp
@@ -28,13 +29,13 @@ QUERY_ROWS, SCORE_STRIDE = 48, 144  # native/kernels/prefill-inl.h
 WORKER_ALIGN = 64  # floats, and as many between two workers
 
 
-def scratch_bytes(config: ModelConfig, num_tokens: int, num_workers: int) -> int:
-    """Bytes of a program for up to `num_tokens` on `num_workers`."""
-    shapes = _linears(config)
-    shared = max(*(_linear(cols, num_tokens) for cols in shapes), _attention(config, num_tokens))
+def scratch_bytes(config: ModelConfig, num_tokens: int, num_workers: int, isa: str) -> int:
+    """Bytes of a program for up to `num_tokens` on `num_workers`, with the kernels of target `isa`."""
+    shapes, strip = _linears(config), STRIP_FLOATS.get(isa, STRIP)
+    shared = max(*(_linear(cols, num_tokens, strip) for cols in shapes), _attention(config, num_tokens, strip))
     each = max(*(_linear_worker(cols) for cols in shapes), _attention_worker(config))
     if config.num_moe_layers:
-        shared = max(shared, _experts(config, num_tokens))
+        shared = max(shared, _experts(config, num_tokens, strip))
         each = max(each, _experts_worker(config))
     stride = -(-each // WORKER_ALIGN) * WORKER_ALIGN + WORKER_ALIGN
     areas = (_activations(_few_layers(config), num_tokens), shared, stride * num_workers)
@@ -99,20 +100,20 @@ def _linears(config: ModelConfig) -> set[int]:
     return cols | dense | shared
 
 
-def _linear(cols: int, num_tokens: int) -> int:
-    return _up(num_tokens, STRIP) * _padded(cols)
+def _linear(cols: int, num_tokens: int, strip: int) -> int:
+    return -(-num_tokens // STRIP) * strip * _padded(cols)
 
 
 def _linear_worker(cols: int) -> int:
     return GEMM_SCRATCH + _tile_strips(cols) * TILE
 
 
-def _experts(config: ModelConfig, num_tokens: int) -> int:
+def _experts(config: ModelConfig, num_tokens: int, strip: int) -> int:
     """Tokens as gemv reads them, what experts make of them, strips for those with many, and a row of each slot."""
     x, h = _padded(config.hidden), _padded(config.moe_inter)
     slots = num_tokens * config.top_k
     strips = min(slots // 8, slots // STRIP + config.num_experts)
-    return num_tokens * x + slots * h + strips * STRIP * (x + h) + slots * config.hidden
+    return num_tokens * x + slots * h + strips * strip * (x + h) + slots * config.hidden
 
 
 def _experts_worker(config: ModelConfig) -> int:
@@ -120,9 +121,9 @@ def _experts_worker(config: ModelConfig) -> int:
     return max(GEMM_SCRATCH + strips * TILE, 2 * GEMV_TOKENS * GEMV_ROWS)
 
 
-def _attention(config: ModelConfig, num_tokens: int) -> int:
+def _attention(config: ModelConfig, num_tokens: int, strip: int) -> int:
     """Queries and states of the absorbed form, or one span's keys and values of the expanded one."""
-    return max(_absorbed(config, num_tokens), _expanded(config, num_tokens) if num_tokens > GEMV_TOKENS else 0)
+    return max(_absorbed(config, num_tokens), _expanded(config, num_tokens, strip) if num_tokens > GEMV_TOKENS else 0)
 
 
 def _absorbed(config: ModelConfig, num_tokens: int) -> int:
@@ -132,8 +133,8 @@ def _absorbed(config: ModelConfig, num_tokens: int) -> int:
     return rows * row + max(STATES, rows * -(-heads // HEAD_BLOCK)) * state
 
 
-def _expanded(config: ModelConfig, num_tokens: int) -> int:
-    latents = SPAN * (_padded(config.kv_lora_rank) + _padded(config.rope_dim))
+def _expanded(config: ModelConfig, num_tokens: int, strip: int) -> int:
+    latents = SPAN // STRIP * (strip * _padded(config.kv_lora_rank) + STRIP * _padded(config.rope_dim))
     keys, values = SPAN * (config.nope_dim + config.rope_dim), SPAN * _up(config.v_dim, STRIP)
     return latents + config.num_heads * (keys + values + 2 * num_tokens)
 
@@ -155,7 +156,7 @@ def _tile_strips(cols: int) -> int:
 
 
 def _padded(cols: int) -> int:
-    return _up(cols, 32)
+    return _up(cols, 64)
 
 
 def _up(count: int, step: int) -> int:

@@ -37,6 +37,7 @@ KERNEL_FLAGS = (
 _AVX2 = {"avx2", "fma", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 _AVX512_BF16 = _AVX512 | {"avx512vbmi", "avx512_bf16"}
+_AMX_BF16 = _AVX512 | {"avx512vbmi", "amx_tile", "amx_bf16"}
 _MOST_CACHES = 8  # index folders of one CPU
 
 
@@ -79,6 +80,7 @@ def targets_for(flags: set[str], found: Sequence[Processor]) -> tuple[str, ...]:
         (bool(flags), ("scalar",)),
         (flags >= _AVX2, ("avx2", "avx2_zen") if amd else ("avx2_zen", "avx2")),
         *(wide if amd else reversed(wide)),
+        (flags >= _AMX_BF16, ("amx_bf16",)),
     )
     return tuple(target for runs, targets in steps if runs for target in targets)
 

@@ -84,7 +84,7 @@ KERNEL_INLINE void pack_square(const float* const* x, int num, int k, float* out
   KERNEL_UNROLL for (int i = 0; i < kLanes; ++i) store(out + i * kStrip, square[i]);
 }
 
-void pack(const float* const* x, int num_tokens, int cols, float* out) {
+void pack_columns(const float* const* x, int num_tokens, int cols, float* out) {
   int k = 0;
   for (; k + kLanes <= cols; k += kLanes) {
     for (int t = 0; t < kStrip; t += kLanes) pack_square(x + t, num_tokens - t, k, out + k * kStrip + t);
@@ -108,8 +108,6 @@ void unpack(const float* c, int rows, int num_tokens, float* const* y, int col0)
     for (int t = 0; t < num_tokens; ++t) y[t][col0 + r] = c[r * kStrip + t];
   }
 }
-
-size_t gemm_scratch_floats() { return static_cast<size_t>(kGemmRows) * kPanelStride; }
 
 // Columns [col, col + n) of rows [row0, row1) to scratch.
 template <class W>
@@ -176,11 +174,49 @@ void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const
   }
 }
 
+// How an operand of weights of type W is laid out, and multiplied: by FMA. A target that has something better
+// specialises this in a file before this one.
+template <class W>
+struct Gemm {
+  static constexpr int kColumnFloats = kStrip;  // of a strip
+  static constexpr size_t kScratchFloats = static_cast<size_t>(kGemmRows) * kPanelStride;
+
+  static void pack(const float* const* x, int num_tokens, int cols, float* out) { pack_columns(x, num_tokens, cols, out); }
+
+  static void pack_product(const float* c, int rows, int row0, int cols, float* out) {
+    __builtin_memcpy(out + row0 * kStrip, c, sizeof(float) * static_cast<size_t>(rows * kStrip));
+    const int missing = row0 + rows == cols ? padded(cols) - cols : 0;
+    __builtin_memset(out + (row0 + rows) * kStrip, 0, sizeof(float) * static_cast<size_t>(missing * kStrip));
+  }
+
+  template <int Matrices>
+  static void run(const Matrix* const (&w)[Matrices], int row0, int row1, const float* packed, int num_tokens, float* out,
+                  ptrdiff_t out_stride, float* scratch) {
+    gemm_matrices<W>(w, row0, row1, packed, num_tokens, out, out_stride, scratch);
+  }
+};
+
+void pack(const float* const* x, int num_tokens, int cols, WeightType type, float* out) {
+  with_weights(type, [&](auto weights) { Gemm<decltype(weights)>::pack(x, num_tokens, cols, out); });
+}
+
+void pack_product(const float* c, int rows, int row0, int cols, WeightType type, float* out) {
+  with_weights(type, [&](auto weights) { Gemm<decltype(weights)>::pack_product(c, rows, row0, cols, out); });
+}
+
+size_t strip_floats(int cols, WeightType type) {
+  size_t floats = 0;
+  with_weights(type, [&](auto weights) { floats = static_cast<size_t>(padded(cols) * Gemm<decltype(weights)>::kColumnFloats); });
+  return floats;
+}
+
+size_t gemm_scratch_floats() { return larger(Gemm<F32Weights>::kScratchFloats, Gemm<Fp8Weights>::kScratchFloats); }
+
 void gemm(const Matrix& w, int row0, int row1, const float* packed, int num_tokens, float* out, ptrdiff_t out_stride,
           float* scratch) {
   const Matrix* const matrices[] = {&w};
   with_weights(w.type, [&](auto weights) {
-    gemm_matrices<decltype(weights)>(matrices, row0, row1, packed, num_tokens, out, out_stride, scratch);
+    Gemm<decltype(weights)>::run(matrices, row0, row1, packed, num_tokens, out, out_stride, scratch);
   });
 }
 
@@ -188,6 +224,6 @@ void gemm_pair(const Matrix& first, const Matrix& second, int row0, int row1, co
                float* out, ptrdiff_t out_stride, float* scratch) {
   const Matrix* const matrices[] = {&first, &second};
   with_weights(first.type, [&](auto weights) {
-    gemm_matrices<decltype(weights)>(matrices, row0, row1, packed, num_tokens, out, out_stride, scratch);
+    Gemm<decltype(weights)>::run(matrices, row0, row1, packed, num_tokens, out, out_stride, scratch);
   });
 }

@@ -44,30 +44,6 @@ struct SplitProducts {
   }
 };
 
-// The two bytes of the BF16 of FP8 codes 0 to 127.
-struct Bf16Bytes {
-  alignas(64) uint8_t low[128];
-  alignas(64) uint8_t high[128];
-};
-
-constexpr Bf16Bytes bf16_bytes_of_fp8() {
-  Bf16Bytes bytes{};
-  for (int code = 1; code < 128; ++code) {
-    int exponent = code >> 3;
-    int fraction = code & 7;
-    if (exponent == 0) {  // a subnormal, fraction / 8 * 2^-6: up to where its leading one is left out as well
-      for (exponent = 1; fraction < 8; fraction *= 2) --exponent;
-      fraction -= 8;
-    }
-    const int word = (exponent + 120) << 7 | fraction << 4;  // biases 127 and 7
-    bytes.low[code] = static_cast<uint8_t>(word);
-    bytes.high[code] = static_cast<uint8_t>(word >> 8);
-  }
-  return bytes;
-}
-
-constexpr Bf16Bytes kBf16Bytes = bf16_bytes_of_fp8();
-
 template <>
 struct Products<Fp8Weights> : SplitProducts {
   static constexpr int kStep = 64;
@@ -83,17 +59,8 @@ struct Products<Fp8Weights> : SplitProducts {
  private:
   // The first and the last 32 of 64 codes.
   static KERNEL_INLINE void decode(__m512i in_order, Words& first, Words& last) {
-    // Unpacking takes 8 of every 16 bytes: these become the halves.
-    const __m512i codes = _mm512_permutexvar_epi64(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), in_order);
-    const __m512i low = look_up(kBf16Bytes.low, codes);
-    const __m512i sign = _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(0x80)));
-    const __m512i high = _mm512_or_si512(look_up(kBf16Bytes.high, codes), sign);
-    first.v = _mm512_unpacklo_epi8(low, high);
-    last.v = _mm512_unpackhi_epi8(low, high);
-  }
-  // table[code % 128] for each byte.
-  static KERNEL_INLINE __m512i look_up(const uint8_t (&table)[128], __m512i codes) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
+    // decode_bf16 takes 8 of every 16 codes: these become the halves.
+    decode_bf16(_mm512_permutexvar_epi64(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), in_order), first.v, last.v);
   }
 };
 

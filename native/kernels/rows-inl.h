@@ -1,6 +1,7 @@
 // Row-wise kernels and what the others share: loops over lanes, exp.
 
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 // body(i, Whole) for whole vectors of n elements, then body(i, Part) for the rest.
 template <class Body>

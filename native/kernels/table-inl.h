@@ -12,7 +12,9 @@ constexpr Kernels make_table(const char* name) {
   table.gemv_prepare = gemv_prepare;
   table.gemv = gemv;
   table.gevm = gevm;
+  table.strip_floats = strip_floats;
   table.pack = pack;
+  table.pack_product = pack_product;
   table.gemm = gemm;
   table.gemm_pair = gemm_pair;
   table.unpack = unpack;

@@ -109,7 +109,7 @@ void AbsorbedAttention::pack(Run& run, int tile) const {
   const int num = std::min(kLaneHeads, of_.shape.num_heads - strip * kLaneHeads);
   std::array<const float*, kLaneHeads> heads{};
   for (int h = 0; h < num; ++h) heads[static_cast<size_t>(h)] = query(run, row, strip * kLaneHeads + h);
-  run.kernels->pack(heads.data(), num, of_.width(), packed(run, row, strip));
+  run.kernels->pack(heads.data(), num, of_.width(), WeightType::f32, packed(run, row, strip));
 }
 
 // Neighbours in time read the same pages.

@@ -86,7 +86,7 @@ class ExpandedAttention {
  public:
   explicit ExpandedAttention(const Attention& of) : of_(of) {}
 
-  size_t scratch_floats(int max_tokens) const;
+  size_t scratch_floats(int max_tokens, const Kernels& kernels) const;
   size_t worker_floats(const Kernels& kernels) const;
 
   void clear();
@@ -109,7 +109,7 @@ class ExpandedAttention {
   int query_rows() const;
   int first_query() const;
   int query_blocks() const;
-  size_t latent_strip() const;
+  size_t latent_strip(const Kernels& kernels) const;
   size_t rope_strip() const;
   size_t key_strip() const;
   size_t head_keys() const;

@@ -13,7 +13,7 @@ constexpr ptrdiff_t kGemmTile = kGemmRows * kStrip;
 
 }  // namespace
 
-size_t ExpandedAttention::latent_strip() const { return static_cast<size_t>(padded(of_.shape.rank)) * kStrip; }
+size_t ExpandedAttention::latent_strip(const Kernels& kernels) const { return kernels.strip_floats(of_.shape.rank, of_.kv_b.type); }
 size_t ExpandedAttention::rope_strip() const { return static_cast<size_t>(padded(of_.shape.rope_dim)) * kStrip; }
 size_t ExpandedAttention::key_strip() const { return static_cast<size_t>(of_.head_width()) * kStrip; }
 size_t ExpandedAttention::head_keys() const { return kSpanStrips * key_strip(); }
@@ -21,10 +21,10 @@ size_t ExpandedAttention::head_values() const {
   return static_cast<size_t>(kSpan) * static_cast<size_t>(ceil_div(of_.shape.v_dim, kStrip) * kStrip);
 }
 
-size_t ExpandedAttention::scratch_floats(int max_tokens) const {
+size_t ExpandedAttention::scratch_floats(int max_tokens, const Kernels& kernels) const {
   if (max_tokens <= kMaxGemvTokens) return 0;
   const size_t heads = static_cast<size_t>(of_.shape.num_heads);
-  return kSpanStrips * (latent_strip() + rope_strip()) + heads * (head_keys() + head_values() + 2 * static_cast<size_t>(max_tokens));
+  return kSpanStrips * (latent_strip(kernels) + rope_strip()) + heads * (head_keys() + head_values() + 2 * static_cast<size_t>(max_tokens));
 }
 
 size_t ExpandedAttention::worker_floats(const Kernels& kernels) const {
@@ -64,7 +64,7 @@ int ExpandedAttention::query_blocks() const { return ceil_div(segments_[at_].cou
 
 int ExpandedAttention::begin_pack(const Run& run) {
   latents_ = run.scratch;
-  ropes_ = latents_ + kSpanStrips * latent_strip();
+  ropes_ = latents_ + kSpanStrips * latent_strip(*run.kernels);
   keys_ = ropes_ + kSpanStrips * rope_strip();
   values_ = keys_ + static_cast<size_t>(of_.shape.num_heads) * head_keys();
   softmax_ = values_ + static_cast<size_t>(of_.shape.num_heads) * head_values();
@@ -85,8 +85,8 @@ void ExpandedAttention::pack(Run& run, int tile, int worker) const {
       ropes[static_cast<size_t>(i)] = latents[static_cast<size_t>(i)] + of_.shape.rank;
     }
     const size_t strip = static_cast<size_t>((tile * kPage + first) / kStrip);
-    run.kernels->pack(latents.data(), in_strip, of_.shape.rank, latents_ + strip * latent_strip());
-    run.kernels->pack(ropes.data(), in_strip, of_.shape.rope_dim, ropes_ + strip * rope_strip());
+    run.kernels->pack(latents.data(), in_strip, of_.shape.rank, of_.kv_b.type, latents_ + strip * latent_strip(*run.kernels));
+    run.kernels->pack(ropes.data(), in_strip, of_.shape.rope_dim, WeightType::f32, ropes_ + strip * rope_strip());
   }
 }
 
@@ -105,7 +105,7 @@ void ExpandedAttention::make_keys_values(Run& run, int tile, int worker) const {
 // `num` strips from `strip` on: the product as it comes, then the rotated part that all heads share.
 void ExpandedAttention::make_keys(Run& run, int head, int strip, int num, int worker) const {
   float* keys = keys_ + static_cast<size_t>(head) * head_keys() + static_cast<size_t>(strip) * key_strip();
-  const float* latents = latents_ + static_cast<size_t>(strip) * latent_strip();
+  const float* latents = latents_ + static_cast<size_t>(strip) * latent_strip(*run.kernels);
   for (int row = 0; row < of_.shape.nope_dim; row += kGemmRows) {
     const int row0 = of_.key_row(head) + row;
     const int row1 = std::min(row0 + kGemmRows, of_.value_row(head));
@@ -122,7 +122,7 @@ void ExpandedAttention::make_keys(Run& run, int head, int strip, int num, int wo
 void ExpandedAttention::make_values(Run& run, int head, int strip, int num, int worker) const {
   float* values = values_ + static_cast<size_t>(head) * head_values();
   float* product = run.scratch_of(worker) + run.kernels->gemm_scratch_floats();
-  const float* latents = latents_ + static_cast<size_t>(strip) * latent_strip();
+  const float* latents = latents_ + static_cast<size_t>(strip) * latent_strip(*run.kernels);
   for (int row = 0; row < of_.shape.v_dim; row += kGemmRows) {
     const int rows = std::min(kGemmRows, of_.shape.v_dim - row);
     const int row0 = of_.value_row(head) + row;

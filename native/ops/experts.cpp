@@ -103,11 +103,12 @@ class ExpertsOp : public Op {
     }
   }
 
-  size_t scratch_floats(int max_tokens) const override {
+  size_t scratch_floats(int max_tokens, const Kernels& kernels) const override {
     const size_t rows = static_cast<size_t>(max_tokens);
     const size_t slots = rows * static_cast<size_t>(routing_.top_k);
     const size_t strips = static_cast<size_t>(Slots::max_strips(max_tokens * routing_.top_k, static_cast<int>(num_experts())));
-    return rows * x_floats() + slots * h_floats() + strips * kStrip * (x_floats() + h_floats()) + slots * static_cast<size_t>(hidden_);
+    const size_t strip = kernels.strip_floats(hidden_, gate_.type) + kernels.strip_floats(inter_, down_.type);
+    return rows * x_floats() + slots * h_floats() + strips * strip + slots * static_cast<size_t>(hidden_);
   }
 
   size_t worker_floats(int /*max_tokens*/, const Kernels& kernels) const override {
@@ -134,13 +135,15 @@ class ExpertsOp : public Op {
     x_rows_ = run.scratch;
     h_rows_ = x_rows_ + static_cast<size_t>(rows_) * x_floats();
     x_strips_ = h_rows_ + num_slots * h_floats();
-    h_strips_ = x_strips_ + static_cast<size_t>(slots_.num_strips) * kStrip * x_floats();
-    slot_rows_ = h_strips_ + static_cast<size_t>(slots_.num_strips) * kStrip * h_floats();
+    x_strip_floats_ = run.kernels->strip_floats(hidden_, gate_.type);
+    h_strip_floats_ = run.kernels->strip_floats(inter_, down_.type);
+    h_strips_ = x_strips_ + static_cast<size_t>(slots_.num_strips) * x_strip_floats_;
+    slot_rows_ = h_strips_ + static_cast<size_t>(slots_.num_strips) * h_strip_floats_;
   }
   float* x_row(int row) const { return x_rows_ + static_cast<size_t>(row) * x_floats(); }
   float* h_row(int slot) const { return h_rows_ + static_cast<size_t>(slot) * h_floats(); }
-  float* x_strip(int strip) const { return x_strips_ + static_cast<size_t>(strip) * kStrip * x_floats(); }
-  float* h_strip(int strip) const { return h_strips_ + static_cast<size_t>(strip) * kStrip * h_floats(); }
+  float* x_strip(int strip) const { return x_strips_ + static_cast<size_t>(strip) * x_strip_floats_; }
+  float* h_strip(int strip) const { return h_strips_ + static_cast<size_t>(strip) * h_strip_floats_; }
   float* slot_out(int slot) const { return slot_rows_ + static_cast<size_t>(slot) * static_cast<size_t>(hidden_); }
 
   // Operands: first the tokens of the experts that take gemv, in pieces as it reads them; then the packed strips.
@@ -238,7 +241,7 @@ class ExpertsOp : public Op {
     const int first = (strip - used.strip0) * kStrip;
     const int n = std::min(kStrip, used.count - first);
     for (int i = 0; i < n; ++i) x[index(i)] = x_.row(run, slots_.row[index(used.first + first + i)]);
-    run.kernels->pack(x.data(), n, hidden_, x_strip(strip));
+    run.kernels->pack(x.data(), n, hidden_, gate_.type, x_strip(strip));
     packed_[index(used.expert)].arrive();
   }
 
@@ -288,10 +291,10 @@ class ExpertsOp : public Op {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
       std::array<float, kStrip> weights{};
       std::copy_n(slots_.weight.begin() + used.first + first, std::min(kStrip, used.count - first), weights.begin());
-      float* h = h_strip(unit.strip0 + s) + first_row * kStrip;
-      run.kernels->silu_mul(c + s * kTile, c + s * kTile + n * kStrip, h, n * kStrip);
+      float* h = c + s * kTile;
+      run.kernels->silu_mul(h, h + n * kStrip, h, n * kStrip);
       for (int i = 0; i < n * kStrip; ++i) h[i] *= weights[index(i % kStrip)];
-      if (first_row + n == inter_) std::fill(h + n * kStrip, h_strip(unit.strip0 + s) + h_floats() * kStrip, 0.0F);
+      run.kernels->pack_product(h, n, first_row, inter_, down_.type, h_strip(unit.strip0 + s));
     }
   }
 
@@ -388,6 +391,7 @@ class ExpertsOp : public Op {
   Countdown prepared_;                                   // pieces of tokens
   std::vector<Countdown> packed_, gated_, done_;         // of each expert: strips, tiles of gate and up, of down
   float *x_rows_ = nullptr, *h_rows_ = nullptr, *x_strips_ = nullptr, *h_strips_ = nullptr, *slot_rows_ = nullptr;
+  size_t x_strip_floats_ = 0, h_strip_floats_ = 0;
 };
 
 }  // namespace

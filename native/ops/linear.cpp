@@ -47,8 +47,10 @@ class LinearOp : public Op {
     }
   }
 
-  size_t scratch_floats(int max_tokens) const override {
-    return static_cast<size_t>(ceil_div(max_tokens, kStrip)) * kStrip * static_cast<size_t>(padded(w_.cols));
+  size_t scratch_floats(int max_tokens, const Kernels& kernels) const override {
+    const size_t rows = static_cast<size_t>(std::min(max_tokens, kMaxGemvTokens));
+    const size_t strips = static_cast<size_t>(ceil_div(max_tokens, kStrip));
+    return std::max(rows * static_cast<size_t>(padded(w_.cols)), strips * kernels.strip_floats(w_.cols, w_.type));
   }
   size_t worker_floats(int /*max_tokens*/, const Kernels& kernels) const override {
     return kernels.gemm_scratch_floats() + static_cast<size_t>(tile_strips_) * kGemmRows * kStrip;
@@ -63,15 +65,15 @@ class LinearOp : public Op {
   }
 
   void make_operand(Run& run, int tile) {
-    const size_t width = static_cast<size_t>(padded(w_.cols));
     if (gemv_) {
+      const size_t width = static_cast<size_t>(padded(w_.cols));
       run.kernels->gemv_prepare(x_.row(run, tile), w_.cols, w_.type, run.scratch + width * static_cast<size_t>(tile));
       return;
     }
     std::array<const float*, kStrip> x{};
     const int n = std::min(kStrip, x_.count(run) - tile * kStrip);
     for (int i = 0; i < n; ++i) x[static_cast<size_t>(i)] = x_.row(run, tile * kStrip + i);
-    run.kernels->pack(x.data(), n, w_.cols, run.scratch + width * kStrip * static_cast<size_t>(tile));
+    run.kernels->pack(x.data(), n, w_.cols, w_.type, run.scratch + run.kernels->strip_floats(w_.cols, w_.type) * static_cast<size_t>(tile));
   }
 
   void gemv_tile(Run& run, int tile) {
@@ -92,7 +94,7 @@ class LinearOp : public Op {
     const int row1 = std::min(w_.rows, row0 + kGemmRows);
     const int strip0 = tile / blocks * tile_strips_;
     const int strips = std::min(tile_strips_, ceil_div(x_.count(run), kStrip) - strip0);
-    const size_t strip_floats = static_cast<size_t>(padded(w_.cols)) * kStrip;
+    const size_t strip_floats = run.kernels->strip_floats(w_.cols, w_.type);
     float* c = run.scratch_of(worker) + run.kernels->gemm_scratch_floats();
     constexpr ptrdiff_t kOut = kGemmRows * kStrip;
     const int tokens = std::min(strips * kStrip, x_.count(run) - strip0 * kStrip);

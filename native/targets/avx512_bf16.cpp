@@ -11,6 +11,7 @@ namespace {
 // After the vectors: all else is written against them.
 #include "../kernels/rows-inl.h"
 #include "../kernels/weights-inl.h"
+#include "../kernels/fp8_bf16-inl.h"
 #include "../kernels/gemv_bf16-inl.h"
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"

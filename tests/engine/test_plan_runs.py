@@ -96,10 +96,13 @@ def test_the_plan_is_in_the_info_and_as_json(opened):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_scratch_is_counted_to_the_byte(shape, tmp_path):
+    native = pytest.importorskip("localmoe._native")
     network = pytest.importorskip("localmoe.model.network")
     checkpoint = Checkpoint.open(make_checkpoint(tmp_path, **SHAPES[shape]))
     config = read_config(checkpoint.config)
-    opened = network.open_network(config, load(checkpoint, expected_tensors(config)), cpus=[-1, -1], num_pages=1)
-    for num_tokens in (1, 8, 9, 64, 512):
-        assert opened.program(num_tokens).nbytes == scratch_bytes(config, num_tokens, 2)
-    opened.close()
+    for isa in native.supported_targets():
+        store = load(checkpoint, expected_tensors(config))
+        opened = network.open_network(config, store, cpus=[-1, -1], isa=isa, num_pages=1)
+        for num_tokens in (1, 8, 9, 64, 512):
+            assert opened.program(num_tokens).nbytes == scratch_bytes(config, num_tokens, 2, isa)
+        opened.close()

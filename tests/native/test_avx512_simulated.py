@@ -1,4 +1,4 @@
-"""The AVX-512 kernels' own source, executed on any machine: each instruction in portable C, by SIMDe."""
+"""The AVX-512 and AMX kernels' own source, executed on any machine: each instruction in portable C, by SIMDe."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "native"
 FLAGS = ("-std=c++20", "-O1", "-w", "-ffp-contract=off", f"-I{NATIVE}")
 SIMULATED = (f"-I{HERE / 'simde'}", f"-I{simde_py.get_include()}")  # first of all: it has an immintrin.h
-TARGETS = ["avx512", "avx512_bf16"]
+TARGETS = ["avx512", "avx512_bf16", "amx_bf16"]
 
 
 def tables(targets: list[str]) -> str:

@@ -57,11 +57,12 @@ def test_the_baseline_is_free_of_avx(source, tmp_path):
 
 def test_only_targets_are_compiled_for_more_than_the_baseline():
     wide = re.findall(r"set_source_files_properties\((.+) PROPERTIES COMPILE_OPTIONS", CMAKE)
-    assert wide == ["targets/avx2.cpp targets/avx2_zen.cpp", "targets/avx512.cpp", "targets/avx512_bf16.cpp"]
+    alone = [f"targets/{name}.cpp" for name in ("avx512", "avx512_bf16", "amx_bf16")]
+    assert wide == ["targets/avx2.cpp targets/avx2_zen.cpp", *alone]
     assert not [
         line
         for line in CMAKE.splitlines()
-        if re.search(r"-m(avx|fma|f16c|arch)", line) and not line.startswith("set(AVX")
+        if re.search(r"-m(avx|amx|fma|f16c|arch)", line) and not line.startswith(("set(AVX", "set(AMX"))
     ]
 
 
@@ -87,6 +88,15 @@ def test_avx512_bf16_looks_codes_up_and_multiplies_pairs(tmp_path):
     assert having(r"^vperm[it]2b.*%zmm", code)
     assert having(r"^vfmadd.*\{1to16\}", code)  # the rest is as in avx512
     assert having(LATER, code) == []
+
+
+def test_amx_bf16_multiplies_tiles(tmp_path):
+    code = instructions_of("targets/amx_bf16.cpp", tmp_path, *flags_of("AMX_BF16"))
+    assert having(r"^tdpbf16ps", code) and having(r"^tileloadd", code)
+    assert having(r"^vperm[it]2b.*%zmm", code)
+    assert having(r"^vcvtph2ps.*%zmm", code)  # a few tokens as in avx512
+    tiles = r"^(tdpbf16ps|tileloadd|tilestored|tilezero|ldtilecfg|tilerelease)"
+    assert having(f"{BF16}|{LATER}", [line for line in code if not re.search(tiles, line)]) == []
 
 
 def test_the_settings_name_every_target_and_the_selection_knows_them():

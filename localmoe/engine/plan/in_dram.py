@@ -22,7 +22,8 @@ def weight_items(asked: Asked, *, routed_bytes: int | None = None, with_others: 
 
 def scratch_item(asked: Asked, chunk: int, num_threads: int) -> Item:
     """Activations and scratch of both step programs: prefill's and decode's."""
-    return Item(DRAM, "scratch", sum(scratch_bytes(asked.config, tokens, num_threads) for tokens in (chunk, MAX_BATCH)))
+    both = (scratch_bytes(asked.config, tokens, num_threads, asked.isa) for tokens in (chunk, MAX_BATCH))
+    return Item(DRAM, "scratch", sum(both))
 
 
 def part(num: int) -> str:

@@ -1,6 +1,7 @@
 // Every op through a step program, on every target of TARGETS, for the sanitizers: `ops EVERY FIRST` runs each
 // EVERY-th case of the op x shape matrix from the FIRST on. Weights, caches and outputs end where their memory ends, and
 // a sanitized program.cpp forbids what lies behind its scratch. Prints what differs from the scalar target.
+#include "../tile_registers.h"
 #include "ops/ops.h"
 
 #include <algorithm>
@@ -276,6 +277,7 @@ void check_attention() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ask_for_tile_registers();
   every = argc == 3 ? std::atoi(argv[1]) : 0;
   if (every < 1) {
     std::puts("usage: ops EVERY FIRST");

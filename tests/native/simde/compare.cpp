@@ -1,5 +1,6 @@
 // Every kernel of the one of TARGETS that the argument names against the scalar one, over odd shapes. Prints what
 // differs; exits with 1 if any does.
+#include "../tile_registers.h"
 #include "kernels.h"
 
 #include <algorithm>
@@ -118,22 +119,40 @@ void compare_vectors(const Matrix& m, const std::string& at) {
   }
 }
 
+// A strip made of a product in three pieces, in any order, then gemm over the last `rows` rows.
+void compare_product(const Matrix& m, int rows, const std::string& at) {
+  const int row0 = m.rows - rows;
+  const Floats c = normal(static_cast<size_t>(m.cols) * kStrip);
+  compare("pack_product" + at, [&](const Kernels& k) {
+    Floats packed = nothing(k.strip_floats(m.cols, m.type));
+    Floats out = nothing(static_cast<size_t>(rows) * kStrip);
+    Floats scratch = nothing(k.gemm_scratch_floats());
+    const int borders[] = {0, m.cols / 3, m.cols / 3 + m.cols / 5, m.cols};
+    for (int piece : {2, 0, 1}) {
+      const int from = borders[piece];
+      k.pack_product(&c[from * kStrip], borders[piece + 1] - from, from, m.cols, m.type, packed.data());
+    }
+    k.gemm(m, row0, m.rows, packed.data(), kStrip, out.data(), static_cast<ptrdiff_t>(out.size()), scratch.data());
+    return out;
+  });
+}
+
 // pack, gemm over the last `rows` rows, unpack.
 void compare_gemm(const Matrix& m, int rows, int tokens, const std::string& at) {
   const int row0 = m.rows - rows;
   const int strips = (tokens + kStrip - 1) / kStrip;
-  const size_t packed_strip = static_cast<size_t>(padded(m.cols)) * kStrip;
   const size_t out_strip = static_cast<size_t>(rows) * kStrip;
   const Floats x = normal(static_cast<size_t>(tokens) * m.cols);
   compare("gemm, " + std::to_string(tokens) + at, [&](const Kernels& k) {
     const auto in = rows_of<const float>(x.data(), tokens, m.cols);
+    const size_t packed_strip = k.strip_floats(m.cols, m.type);
     Floats packed = nothing(strips * packed_strip);
     Floats out = nothing(strips * out_strip);
     Floats scratch = nothing(k.gemm_scratch_floats());
     Floats y = nothing(static_cast<size_t>(tokens) * m.rows);
     auto to = rows_of(y.data(), tokens, m.rows);
     for (int s = 0; s < strips; ++s) {
-      k.pack(&in[s * kStrip], std::min(kStrip, tokens - s * kStrip), m.cols, &packed[s * packed_strip]);
+      k.pack(&in[s * kStrip], std::min(kStrip, tokens - s * kStrip), m.cols, m.type, &packed[s * packed_strip]);
     }
     k.gemm(m, row0, m.rows, packed.data(), tokens, out.data(), out_strip, scratch.data());
     for (int s = 0; s < strips; ++s) {
@@ -155,6 +174,7 @@ void compare_products() {
       const std::string at = " tokens, " + std::to_string(cols) + " columns of type " + std::to_string(static_cast<int>(type));
       compare_vectors(w.matrix, at);
       for (const int tokens : {1, 15, 16, 24, 40}) compare_gemm(w.matrix, tokens + 8, tokens, at);
+      compare_product(w.matrix, 40, at);
     }
   }
 }
@@ -283,6 +303,7 @@ void compare_prefill(int num, int head, int v) {
 }  // namespace
 
 int main(int, char** names) {
+  ask_for_tile_registers();
   for (const Kernels* k : kTargets) {
     if (!std::strcmp(k->name, names[1])) ours = *k;
   }

@@ -10,7 +10,7 @@
 // What SIMDe 0.8.2 lacks, or does otherwise than the processor: its masked moves touch the lanes that are masked out.
 
 template <class Vector, class Lane>
-Vector simulated_masked_load(unsigned mask, const void* from) {
+Vector simulated_masked_load(uint64_t mask, const void* from) {
   Lane lanes[sizeof(Vector) / sizeof(Lane)] = {};
   for (unsigned i = 0; i < sizeof(Vector) / sizeof(Lane); ++i) {
     if (mask >> i & 1) lanes[i] = static_cast<const Lane*>(from)[i];
@@ -57,6 +57,44 @@ __attribute__((noinline)) inline __m512i simulated_look_up(__m512i low, __m512i 
   return simde_mm512_permutex2var_epi8(low, codes, high);
 }
 
+// AMX: eight tiles of 16 rows of 64 bytes. Only what the kernels use; every tile is whole.
+struct SimulatedTiles {
+  uint32_t of[8][16][16];
+};
+inline thread_local SimulatedTiles simulated_tiles;
+
+inline void simulated_tile_load(int tile, const void* from, ptrdiff_t stride) {
+  for (int row = 0; row < 16; ++row) __builtin_memcpy(simulated_tiles.of[tile][row], static_cast<const char*>(from) + row * stride, 64);
+}
+inline void simulated_tile_store(int tile, void* to, ptrdiff_t stride) {
+  for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * stride, simulated_tiles.of[tile][row], 64);
+}
+__attribute__((noinline)) inline void simulated_tile_dot(int sums, int a, int b) {
+  const auto value = [](uint32_t pair, int which) { return simulated_flushed(__builtin_bit_cast(float, which ? pair & 0xffff0000 : pair << 16)); };
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 16; ++column) {
+      float sum = simulated_flushed(__builtin_bit_cast(float, simulated_tiles.of[sums][row][column]));
+      for (int k = 0; k < 16; ++k) {
+        for (int which = 0; which < 2; ++which) {
+          const float product = value(simulated_tiles.of[a][row][k], which) * value(simulated_tiles.of[b][k][column], which);
+          sum = simulated_flushed(sum + simulated_flushed(product));
+        }
+      }
+      simulated_tiles.of[sums][row][column] = __builtin_bit_cast(uint32_t, sum);
+    }
+  }
+}
+#define _tile_loadconfig(shapes) static_cast<void>(shapes)
+#define _tile_release() static_cast<void>(0)
+#define _tile_zero(tile) __builtin_memset(simulated_tiles.of[tile], 0, sizeof simulated_tiles.of[tile])
+#define _tile_loadd simulated_tile_load
+#define _tile_stored simulated_tile_store
+#define _tile_dpbf16ps simulated_tile_dot
+
+#undef _mm512_maskz_loadu_epi8
+#undef _mm512_maskz_loadu_epi16
+#define _mm512_maskz_loadu_epi8 simulated_masked_load<__m512i, uint8_t>
+#define _mm512_maskz_loadu_epi16 simulated_masked_load<__m512i, uint16_t>
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_mask_storeu_ps
 #undef _mm256_maskz_loadu_epi16
