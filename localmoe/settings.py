@@ -44,6 +44,12 @@ class Settings:
         """Where the value of `name` comes from."""
         return self.origins.get(name, "default")
 
+    def said_by(self, name: str) -> str:
+        """What a user would change: --plan, LOCALMOE_PLAN, config.toml, or default."""
+        origin = self.origin(name)
+        own = {"flag": f"--{name.replace('_', '-')}", "environment": f"LOCALMOE_{name.upper()}"}
+        return own.get(origin, origin)
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

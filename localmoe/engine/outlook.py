@@ -13,7 +13,7 @@ from localmoe.engine.cost.sizes import common_bytes, routed_bytes
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.measured import Measured
 from localmoe.engine.plan import Plan, forecast, make_plan
-from localmoe.errors import LocalmoeError, NotReadyError, OutOfMemoryError
+from localmoe.errors import LocalmoeError, NotReadyError, OutOfMemoryError, UsageError
 from localmoe.hardware import Machine
 from localmoe.hub.catalog import CatalogModel, load_catalog
 from localmoe.model.config import ModelConfig, read_config
@@ -113,14 +113,30 @@ def outlooks(
     entries: Iterable[CatalogModel],
     present: Iterable[str] = (),
 ) -> tuple[Outlook, ...]:
-    """One for each of `entries`; `present`: the names whose files are on this machine. Models of one shape share it."""
+    """One for each of `entries`; `present`: the names whose files are on this machine. Models of one shape share it.
+
+    UsageError where the plan that the settings force cannot be for any of them.
+    """
     here, known, found = set(present), dict[tuple[ModelConfig, bool], Outlook](), list[Outlook]()
     for entry in entries:
         key = read_config(entry.config), entry.name in here
         if key not in known or known[key].fits != "yes":  # what else comes of it names the model
-            known[key] = outlook(machine, settings, rates, entry.name, key[0], on_disk=key[1])
+            known[key] = _outlook_or_refusal(machine, settings, rates, entry.name, key[0], on_disk=key[1])
         found.append(replace(known[key], name=entry.name))
+    errors = [one.refusal for one in found if isinstance(one.refusal, UsageError)]
+    if errors and len(errors) == len(found):
+        raise errors[0]
     return tuple(found)
+
+
+def _outlook_or_refusal(
+    machine: Machine, settings: Settings, rates: Rates, name: str, config: ModelConfig, *, on_disk: bool
+) -> Outlook:
+    """A plan that the settings force and this model cannot have is no reason to say nothing of the others."""
+    try:
+        return outlook(machine, settings, rates, name, config, on_disk=on_disk)
+    except UsageError as error:
+        return Outlook(name, config, None, None, None, is_estimate=True, refusal=error)
 
 
 def best_model(

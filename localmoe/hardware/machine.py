@@ -48,6 +48,16 @@ class HugePool:
     num_pages: int
     num_free: int  # neither used nor promised
 
+    @property
+    def free_bytes(self) -> int:
+        """Of pages that nobody uses."""
+        return self.num_free * self.page_bytes
+
+    @property
+    def file(self) -> str:
+        """The kernel's count of them, which root may change."""
+        return f"/sys/kernel/mm/hugepages/hugepages-{self.page_bytes >> 10}kB/nr_hugepages"
+
 
 @dataclass(frozen=True, slots=True)
 class Dimm:

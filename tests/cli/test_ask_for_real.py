@@ -97,7 +97,7 @@ def test_the_chosen_kernels_run(home, model):
 def test_a_plan_can_be_forced_and_is_printed(home, model):
     done = home.run("ask", "-m", model, "--json", "--max-tokens", "2", "--plan", "cpu", "Hi")
     plan = json.loads(done.stdout)["plan"]
-    assert plan["kind"] == "cpu" and "plan: cpu; chosen by flag" in plan["decisions"]
+    assert plan["kind"] == "cpu" and "plan: cpu; chosen by --plan" in plan["decisions"]
     assert plan["memory"]["DRAM"]["needed_bytes"] == sum(item["num_bytes"] for item in plan["items"])
 
 
@@ -106,7 +106,7 @@ def test_a_plan_that_cannot_run_is_refused_with_one_that_can(home, model, kind):
     done = home.run("ask", "-m", model, "--plan", kind, "Hi")
     assert done.returncode == 2 and done.stdout == b""
     what, hint = done.stderr.decode().splitlines()
-    assert what.startswith(f"localmoe: the plan {kind}, chosen by flag, cannot run yet")
+    assert what.startswith(f"localmoe: the plan {kind}, chosen by --plan, cannot run yet")
     assert hint.startswith("hint: --plan cpu runs")
     done = home.run("ask", "-m", model, "--plan", "gpu", "Hi")
     assert done.returncode == 2 and b"auto or cpu or slp or dslp or disk" in done.stderr

@@ -64,6 +64,20 @@ def test_every_machine_gets_a_page_of_80_columns(name):
     assert lines[-1] == " ~ are estimates from data sheets: `localmoe doctor --measure` measures"
 
 
+def test_notes_with_long_names_are_wrapped(capsys):
+    _, out = model_page(capsys, PAPER, "kimi-k2-instruct-0905")
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "the models' disk has no room for kimi-k2-instruct-0905: 929.2 GB more would do" in " ".join(out.split())
+
+
+def test_a_forced_plan_is_shown_for_the_models_that_can_have_it():
+    one = survey("epyc-9354p-nps4", Settings(plan="disk"))
+    lines = list(page(one, outlooks_of(one, ["deepseek-v3"])))
+    assert rows(lines, "guide")[1:] == ["no", "–", "–", "–"]
+    assert rows(lines, "deepseek-v3")[1:4] == ["disk", "+", "DRAM"]
+    assert " the plan disk is for models larger than memory, and guide fits into it" in lines
+
+
 def test_the_papers_machine():
     one = survey(PAPER)
     lines = list(page(one, outlooks_of(one, [])))
@@ -73,7 +87,7 @@ def test_the_papers_machine():
     assert row[5].startswith("~") and row[-3:] == ["yes", "/", "yes"]
     assert rows(lines, "moonlight-16b-a3b-instruct")[7] == "8K"  # the longest prompt that it takes
     assert any("this version still computes on the CPU" in line for line in lines)
-    assert " 7 of those that fit do not fit on the models' disk: 929.2 GB more room would do" in lines
+    assert " the models' disk has no room for 7 of these models: 929.2 GB more would do" in lines
 
 
 def test_a_machine_that_is_too_small():
@@ -97,7 +111,8 @@ def test_one_model_on_the_papers_machine(capsys):
     for prompt in ("1K", "8K", "32K", "128K"):
         assert len([line for line in lines if line.startswith(f" {prompt} ")]) >= 1
     assert "1 stream        2 streams        4 streams" in out
-    assert "routed experts are 97 % of the weights" in out
+    assert " more than 8,192 tokens need a longer --context" in lines
+    assert "routed experts are 97% of the weights" in out
     assert "saves 654.1 GB against one for each" in " ".join(out.split())
     assert " a prompt of 32K within 30 s: yes; 20 tok/s: yes" in lines
     assert "1 finding about this machine: see `localmoe doctor`" in out
@@ -213,7 +228,7 @@ def test_the_embedded_models_plan(home):
     done = home.run("doctor", "-m", "guide", "--plan", "cpu", "--context", "2048")
     assert done.returncode == 0, done.stderr
     assert b"guide: 12 M, 5.4 M active, FP8; on this machine" in done.stdout
-    assert b"2,048 tokens; chosen by flag" in done.stdout
+    assert b"2,048 tokens; chosen by --context" in done.stdout
 
 
 def test_measuring_goes_first_and_is_told(home):

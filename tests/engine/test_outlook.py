@@ -11,6 +11,7 @@ from recorded import NAMES, recorded
 from localmoe.engine.cost.rates import Rate
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.outlook import best_model, outlook, outlooks, weight_bytes
+from localmoe.errors import UsageError
 from localmoe.hardware import Machine
 from localmoe.hub.catalog import load_catalog
 from localmoe.model.config import read_config
@@ -50,6 +51,17 @@ def test_a_plan_can_be_forced():
     one = look(PAPER, "deepseek-r1", Settings(plan="cpu"))
     assert one.place == "DRAM"
     assert not one.is_quick_to_begin
+
+
+def test_a_forced_plan_that_one_model_cannot_have_does_not_hide_the_others():
+    found = machine(SERVER)
+    entries = [CATALOG["guide"], CATALOG["deepseek-v3"]]
+    settings = Settings(plan="disk")
+    guide, large = outlooks(found, settings, rates_of(found), entries, present=["deepseek-v3"])
+    assert (guide.fits, large.fits) == ("no", "streaming")
+    assert "guide fits into it" in guide.why
+    with pytest.raises(UsageError, match="guide fits into it"):
+        outlooks(found, settings, rates_of(found), entries[:1])
 
 
 def test_what_does_not_fit_says_by_how_much():

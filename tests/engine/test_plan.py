@@ -13,12 +13,15 @@ from localmoe.engine.plan import forecast, make_plan
 from localmoe.engine.plan.asked import memory_nodes
 from localmoe.errors import NotReadyError, OutOfMemoryError, UsageError
 from localmoe.hardware import HugePool
+from localmoe.hub.catalog import load_catalog
 from localmoe.hub.checkpoint import Checkpoint
 from localmoe.model.config import read_config
 from localmoe.model.tensors import expected_tensors
 from localmoe.settings import Settings
 from localmoe.weights import numa
 from localmoe.weights.layout import plan_layout
+
+KIMI = read_config(load_catalog()["kimi-k2-instruct-0905"].config)
 
 TIGHT = FULL_BYTES + 8_500_000_000  # scratch, reserve, and less cache than the default
 
@@ -47,12 +50,12 @@ def test_every_choice_of_the_user_is_taken_and_told():
     assert (found.isa, found.placement.chunk, found.placement.cache_element_bytes) == ("scalar", 64, 2)
     text = "\n".join(found.reasons)
     for words in (
-        "plan: cpu; chosen by flag",
-        "context: 30,000 tokens; chosen by flag",
-        "threads: 5; chosen by flag",
+        "plan: cpu; chosen by --plan",
+        "context: 30,000 tokens; chosen by --context",
+        "threads: 5; chosen by --threads",
         "latent cache: bf16",
         "kernels: scalar; as asked for",
-        "prefill chunks: 64 tokens; chosen by flag",
+        "prefill chunks: 64 tokens; chosen by --prefill-chunk",
     ):
         assert words in text
 
@@ -139,7 +142,7 @@ def test_what_does_not_fit_is_told_by_line_item():
     ):
         assert words in error.message
     assert "GB more memory would do" in error.hint and "choose a smaller model" in error.hint
-    assert "experts cannot come from disk: /models has 0 MB free, 673.1 GB too little" in error.hint
+    assert "which fit); experts cannot come from disk: /models has 0 MB free, 673.1 GB too little" in error.hint
 
 
 def test_bytes_that_other_programs_have_are_told_as_such():
@@ -174,6 +177,42 @@ def test_pages_set_aside_for_weights_are_no_part_of_what_is_available():
         replace(on, memory=replace(on.memory, huge_pools=(replace(pool, num_free=300_000),))),
         settings=Settings(plan="cpu"),
     )
+
+
+def test_unused_huge_pages_that_hold_the_memory_are_named_first():
+    pool = HugePool(1 << 30, 600, 600)
+    on = machine(100 * GB, disk=0)
+    on = replace(on, memory=replace(on.memory, total_bytes=810 * GB, huge_pools=(pool,)))
+    hint = refused(on, settings=Settings(plan="cpu")).hint
+    assert hint.startswith(f"free 644.2 GB in unused huge pages of 1 GB: echo 0 | sudo tee {pool.file}; or ")
+    assert "close other programs" not in hint
+    few = replace(on, memory=replace(on.memory, huge_pools=(replace(pool, num_pages=500, num_free=500),)))
+    assert "/nr_hugepages; and close other programs: " in refused(few, settings=Settings(plan="cpu")).hint
+    used = replace(on, memory=replace(on.memory, huge_pools=(replace(pool, num_free=0),)))
+    assert refused(used, settings=Settings(plan="cpu")).hint.split(" GB ", 1)[1].startswith("more memory would do")
+    from_disk = planned(replace(on, disks=machine().disks))
+    assert from_disk.kind == "disk" and "To have more, free 644.2 GB in unused" in told(from_disk, "plan")
+
+
+def test_a_pool_of_2_mb_pages_that_is_too_small_is_named_too():
+    on = machine(300 * GB, disk=0)
+    pool = HugePool(2 << 20, 200_000, 200_000)
+    on = replace(on, memory=replace(on.memory, total_bytes=800 * GB, huge_pools=(pool,)))
+    assert "free 419.4 GB in unused huge pages of 2 MB" in refused(on, settings=Settings(plan="cpu")).hint
+
+
+def test_a_long_chunk_that_the_user_chose_may_be_shortened():
+    settings = Settings(plan="cpu", prefill_chunk=65_536, origins={"prefill_chunk": "environment"})
+    hint = refused(machine(720 * GB), settings=settings).hint
+    chunk = int(hint.split("LOCALMOE_PREFILL_CHUNK=")[1].split()[0])
+    assert planned(machine(720 * GB), settings=replace(settings, prefill_chunk=chunk)).chunk == chunk
+    refused(machine(720 * GB), settings=replace(settings, prefill_chunk=2 * chunk))
+    assert "PREFILL_CHUNK" not in refused(machine(503 * GB), settings=settings).hint
+
+
+@pytest.mark.parametrize(("config", "copy"), [(FULL, "654.1 GB"), (KIMI, "1,014.9 GB")])
+def test_what_a_second_copy_would_take(config, copy):
+    assert told(planned(machine(1500 * GB), config), "copies of experts").endswith(f"would take {copy} more")
 
 
 def test_memory_of_nodes_that_are_not_allowed_does_not_count():
@@ -242,7 +281,7 @@ def test_what_runs_is_the_cpu_and_the_plan_says_so():
 @pytest.mark.parametrize("kind", ["slp", "dslp", "disk"])
 def test_a_plan_that_cannot_run_yet_is_refused(kind):
     settings = Settings(plan=kind, origins={"plan": "environment"})
-    with pytest.raises(UsageError, match=f"the plan {kind}, chosen by environment, cannot run yet") as caught:
+    with pytest.raises(UsageError, match=f"the plan {kind}, chosen by LOCALMOE_PLAN, cannot run yet") as caught:
         planned(machine(gpus=gpus(32 * GB, 32 * GB)), settings=settings, executable_only=True)
     assert "--plan cpu" in caught.value.hint
 

@@ -242,7 +242,17 @@ def test_a_container_with_too_little_for_the_model(tmp_path):
 def test_a_workstation_card_with_96_gb(tmp_path):
     found = on_recorded("threadripper-9985wx-pro6000", tmp_path, MOONLIGHT)
     assert found.kind == "slp" and found.ring.slots == 64  # a whole layer
-    assert found.available["GPU 0"] == 101_974_016_000
+    assert found.available["GPU 1"] == 101_974_016_000  # GPU 0 has failed: the driver still counts it
+    assert found.places == ("DRAM", "GPU 1") and "attention on GPU 1" in told(found, "decode")
+    assert forecast(found, RATES, MOONLIGHT).prefill
+    assert "2.5 GB on the GPU" in told(found, "weights") and "all that a GPU computes of a layer fit" in told(
+        found, "ring"
+    )
+
+
+def test_a_plan_that_does_not_fit_is_told_by_its_name():
+    found = planned(machine(672 * GB, gpus=gpus(32 * GB)))
+    assert found.kind == "slp" and "; cpu does not fit: deepseek-v3 needs" in told(found, "plan")
 
 
 def test_a_driver_that_waits_for_a_reboot(tmp_path):

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from localmoe.cli.doctor.check import Check
 from localmoe.cli.doctor.checks import check_machine
-from localmoe.cli.doctor.page import check_lines, head
+from localmoe.cli.doctor.page import WIDTH, check_lines, head
 from localmoe.cli.doctor.table import table_json, table_lines
 from localmoe.cli.streams import Aside, to_stdout
 from localmoe.engine.cost.rates import Rates
@@ -117,24 +118,30 @@ def page(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
 
 
 def footnotes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
-    """What to know of the table."""
-    if large := [one for one in found if one.missing_disk_bytes]:
-        most = max(one.missing_disk_bytes for one in large)
-        what = f"{large[0].name} does" if len(large) == 1 else f"{len(large)} of those that fit do"
-        yield f" {what} not fit on the models' disk: {size(most)} more room would do"
-    if any(one.plan and one.plan.gpus for one in found):
-        yield " GPUs are planned for; this version still computes on the CPU alone"
-    if any(one.plan and one.plan.kind == "disk" for one in found):
-        yield " streaming from disk is planned for; this version needs all weights in memory"
-    if any(one.is_estimate and one.plan for one in found):
-        yield " ~ are estimates from data sheets: `localmoe doctor --measure` measures"
-    elif survey.measured:
-        yield f" measured on this machine on {survey.measured.when[:10]}"
+    """What to know of the table, within 80 columns."""
+    for note in _notes(survey, found):
+        yield from (f" {line}" for line in wrap(note, WIDTH - 1, break_on_hyphens=False))
 
 
 def notes_json(survey: Survey, found: tuple[Outlook, ...]) -> list[str]:
-    """The same without a margin."""
-    return [note.strip() for note in footnotes(survey, found)]
+    """The same, each in one piece."""
+    return list(_notes(survey, found))
+
+
+def _notes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
+    yield from (one.refusal.message for one in found if isinstance(one.refusal, UsageError))
+    if large := [one for one in found if one.missing_disk_bytes]:
+        most = max(one.missing_disk_bytes for one in large)
+        what = large[0].name if len(large) == 1 else f"{len(large)} of these models"
+        yield f"the models' disk has no room for {what}: {size(most)} more would do"
+    if any(one.plan and one.plan.gpus for one in found):
+        yield "GPUs are planned for; this version still computes on the CPU alone"
+    if any(one.plan and one.plan.kind == "disk" for one in found):
+        yield "streaming from disk is planned for; this version needs all weights in memory"
+    if any(one.is_estimate and one.plan for one in found):
+        yield "~ are estimates from data sheets: `localmoe doctor --measure` measures"
+    elif survey.measured:
+        yield f"measured on this machine on {survey.measured.when[:10]}"
 
 
 def machine_json(survey: Survey) -> dict[str, Any]:

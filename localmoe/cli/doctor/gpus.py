@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from localmoe.cli.doctor.check import NO_FIX, Check, Fix, Status, container_option, many
 from localmoe.cli.doctor.links import check_link, check_pair
 from localmoe.engine.measured import Measured
+from localmoe.engine.plan.gpus import LEAST_CAPABILITY
 from localmoe.hardware import Gpu, Machine
 from localmoe.tui.figures import size
 
-LEAST_CAPABILITY = (8, 0)  # of the GPU kernels
 BLACKWELL_CONSUMER, ITS_CUDA = (12, 0), (12, 8)
 FREE_SHARE = 0.85  # of its memory, that a GPU should have free
 

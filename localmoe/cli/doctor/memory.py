@@ -4,12 +4,12 @@ from localmoe.cli.doctor.check import NO_FIX, Check, Fix, container_option, kern
 from localmoe.engine.cpu_sheet import family_of
 from localmoe.engine.measured import Measured
 from localmoe.hardware import Dimms, HugePool, Machine, Node
+from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES
 from localmoe.tui.figures import size
 
 THP = "/sys/kernel/mm/transparent_hugepage"
 LEAST_BYTES = 512 << 20  # what the embedded model needs
 SMALL_PAGES = 4096
-HUGE_PAGE = 2 << 20  # the size that weights are put on
 BALANCE = 0.9  # of the largest node's memory, that the smallest should have
 ENOUGH = 0.9  # of all memory, that a limit may leave without a word
 
@@ -96,9 +96,10 @@ def check_dimms(machine: Machine) -> Check:
 
 def check_huge_pages(machine: Machine) -> Check:
     """Weights want pages of 2 MB: transparent ones, or those set aside."""
-    pool = next((pool for pool in machine.memory.huge_pools if pool.page_bytes == HUGE_PAGE and pool.num_pages), None)
-    aside = f"; {size(pool.num_free * HUGE_PAGE)} of 2 MB pages set aside and free" if pool else ""
-    if lost := next((p for p in machine.memory.huge_pools if p.page_bytes > HUGE_PAGE and p.num_free), None):
+    pools = machine.memory.huge_pools
+    pool = next((pool for pool in pools if pool.page_bytes == HUGE_PAGE_BYTES and pool.num_pages), None)
+    aside = f"; {size(pool.free_bytes)} of 2 MB pages set aside and free" if pool else ""
+    if lost := next((p for p in pools if p.page_bytes > HUGE_PAGE_BYTES and p.num_free), None):
         return _lost_pool(machine, lost)
     kind, defrag = machine.memory.huge_pages, machine.memory.huge_page_defrag
     if kind is None:
@@ -166,12 +167,10 @@ def _free_channels(machine: Machine, dimms: Dimms) -> int:
 
 
 def _lost_pool(machine: Machine, pool: HugePool) -> Check:
-    kilobytes = pool.page_bytes >> 10
-    file = f"/sys/kernel/mm/hugepages/hugepages-{kilobytes}kB/nr_hugepages"
-    pages = f"{size(pool.num_free * pool.page_bytes)} in pages of {pool.page_bytes >> 30} GB"
+    pages = f"{size(pool.free_bytes)} in pages of {pool.page_bytes >> 30} GB"
     why = f"{pages} are set aside and of no use: weights lie on pages of 2 MB"
     text = "give them back, and take them out of the kernel's command line"
-    fix = kernel_setting(machine, f"echo 0 | sudo tee {file}", text=text)
+    fix = kernel_setting(machine, f"echo 0 | sudo tee {pool.file}", text=text)
     return Check("huge-pages", "THP", "warn", why, fix)
 
 

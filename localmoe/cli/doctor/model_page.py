@@ -10,7 +10,7 @@ from localmoe.engine.opening import describe
 from localmoe.engine.outlook import DECODE_GOAL_TOK_S, TTFT_GOAL_S, Outlook
 from localmoe.engine.plan import Plan
 from localmoe.hub.small_files import SmallFiles
-from localmoe.tui.figures import percent, size
+from localmoe.tui.figures import size
 
 _INDENT = 19
 _WAYS: dict[Way, str] = {
@@ -27,7 +27,7 @@ def model_lines(files: SmallFiles, one: Outlook, prediction: Prediction | None) 
         return
     yield from _decisions(one.plan)
     yield from _memory(one.plan)
-    yield from _prompts(prediction, one.is_estimate)
+    yield from _prompts(one.plan, prediction, one.is_estimate)
     yield from _decode(prediction, one.is_estimate)
     yield from _verdict(one)
 
@@ -47,7 +47,7 @@ def _whereabouts(files: SmallFiles, one: Outlook) -> str:
 def _decisions(plan: Plan) -> Iterator[str]:
     yield ""
     for decision in plan.decisions:
-        lines = wrap(f"{decision.choice}; {decision.why}", WIDTH - _INDENT)
+        lines = wrap(f"{decision.choice}; {decision.why}", WIDTH - _INDENT, break_on_hyphens=False)
         yield f" {decision.what:<{_INDENT - 1}}{lines[0]}"
         yield from (" " * _INDENT + line for line in lines[1:])
 
@@ -74,12 +74,14 @@ def _amount(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.2f} GB"
 
 
-def _prompts(prediction: Prediction, is_estimate: bool) -> Iterator[str]:
+def _prompts(plan: Plan, prediction: Prediction, is_estimate: bool) -> Iterator[str]:
     yield ""
     yield f" {'prompt':<9}{'TTFT':>10}{'prefill':>15}"
     for forecast in prediction.prefill:
         ttft, tok_s = marked(duration(forecast.ttft_s), is_estimate), marked(speed(forecast.tok_s), is_estimate)
         yield f" {kilo(forecast.num_tokens):<9}{ttft:>10}{tok_s:>15}  {_WAYS[forecast.way]}"
+    if any(forecast.num_tokens > plan.context_limit for forecast in prediction.prefill):
+        yield f" more than {plan.context_limit:,} tokens need a longer --context"
 
 
 def _decode(prediction: Prediction, is_estimate: bool) -> Iterator[str]:
@@ -97,7 +99,7 @@ def _verdict(one: Outlook) -> Iterator[str]:
     shared, yes = one.plan.shared, yes_or_no
     yield ""
     text = (
-        f"routed experts are {percent(shared.routed_share)} of the weights; prefill and decode share one copy, which"
+        f"routed experts are {shared.routed_share:.0%} of the weights; prefill and decode share one copy, which"
         f" saves {size(shared.saved_bytes)} against one for each"
     )
     yield from (f" {line}" for line in wrap(text, WIDTH - 1))

@@ -54,7 +54,7 @@ def num_passes(gpu: Gpu, config: ModelConfig, num_tokens: int, num_gpus: int) ->
     """
     least = LEAST_RING * sizes_of(config).expert.num_bytes
     fixed = gpu.vram_bytes - _resident_bytes(config, num_tokens) - least
-    most_tokens = int(fixed // _scratch_bytes(config, num_gpus))
+    most_tokens = int(fixed // scratch_token_bytes(config, num_gpus))
     if most_tokens < 1:
         raise OutOfMemoryError(
             f"Weights, latent cache and scratch for {num_tokens:,} tokens leave no room for experts in"
@@ -66,7 +66,7 @@ def num_passes(gpu: Gpu, config: ModelConfig, num_tokens: int, num_gpus: int) ->
 
 def ring_bytes(gpu: Gpu, config: ModelConfig, num_tokens: int, num_gpus: int, passes: int) -> float:
     """What is left for experts on their way: not more than the GPU's part of a layer."""
-    scratch = -(-num_tokens // passes) * _scratch_bytes(config, num_gpus)
+    scratch = -(-num_tokens // passes) * scratch_token_bytes(config, num_gpus)
     left = gpu.vram_bytes - _resident_bytes(config, num_tokens) - scratch
     return min(left, config.num_experts * sizes_of(config).expert.num_bytes / num_gpus)
 
@@ -76,7 +76,7 @@ def _resident_bytes(config: ModelConfig, num_tokens: int) -> float:
     return common_bytes(config, embedding=False) + cache + WORKSPACE_BYTES
 
 
-def _scratch_bytes(config: ModelConfig, num_gpus: int) -> float:
-    """For each token: its row for each chosen expert, that expert's gate and up, and a few hidden states."""
+def scratch_token_bytes(config: ModelConfig, num_gpus: int) -> float:
+    """Of one token of a prompt: its row for each chosen expert, that expert's gate and up, and hidden states."""
     chosen = config.top_k * (config.hidden + 2 * config.moe_inter) / num_gpus
     return BF16_BYTES * (chosen + ROWS * config.hidden)

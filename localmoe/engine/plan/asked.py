@@ -67,7 +67,7 @@ def dram_for(machine: Machine, weight_bytes: int) -> int | None:
     bounds = [n for n in (machine.memory.usable_bytes, _on_nodes(machine)) if n is not None]
     if not bounds:
         return None
-    return min(bounds) + (weight_bytes if _fits_reserved(machine, weight_bytes) else 0)
+    return min(bounds) + (weight_bytes if fits_reserved(machine, weight_bytes) else 0)
 
 
 def memory_nodes(machine: Machine) -> tuple[int, ...]:
@@ -94,8 +94,9 @@ def _on_nodes(machine: Machine) -> int | None:
     return sum(node.available_bytes or 0 for node in mine)
 
 
-def _fits_reserved(machine: Machine, weight_bytes: int) -> bool:
+def fits_reserved(machine: Machine, weight_bytes: int) -> bool:
+    """Whether `weight_bytes` lie in 2 MB pages that are set aside: all of them, or none."""
     needed = -(-weight_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
     pools = (pool for pool in machine.memory.huge_pools if pool.page_bytes == HUGE_PAGE_BYTES)
-    free, allowed = sum(pool.num_free * HUGE_PAGE_BYTES for pool in pools), machine.limits.huge_page_bytes
+    free, allowed = sum(pool.free_bytes for pool in pools), machine.limits.huge_page_bytes
     return 0 < needed <= (free if allowed is None else min(free, allowed))

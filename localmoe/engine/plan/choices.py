@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.parts import Decision, SharedCopy
 from localmoe.engine.scheduler import MAX_BATCH
@@ -80,7 +81,7 @@ def wanted_context(config: ModelConfig, settings: Settings, default: int = DEFAU
         asked = f" ({wanted:,} were asked for)" if settings.context else ""
         return most, f"all that the model was made for{asked}"
     if settings.context:
-        return wanted, f"chosen by {settings.origin('context')}"
+        return wanted, f"chosen by {settings.said_by('context')}"
     return wanted, "the default, which --context changes"
 
 
@@ -93,7 +94,7 @@ def choose_threads(asked: Asked, num_gpus: int = 0) -> tuple[int, Decision]:
     """One worker per physical core, some left for the screen and for feeding GPUs."""
     settings, cores = asked.settings, asked.machine.limits.usable_cores
     if settings.threads:
-        return settings.threads, Decision("threads", f"{settings.threads}", f"chosen by {settings.origin('threads')}")
+        return settings.threads, Decision("threads", f"{settings.threads}", f"chosen by {settings.said_by('threads')}")
     if cores <= 2 + num_gpus:
         return cores, Decision("threads", f"{cores}", "one per physical core")
     feeding = f", {num_gpus} for feeding GPUs" if num_gpus else ""
@@ -109,8 +110,9 @@ def isa_decision(asked: Asked) -> Decision:
 
 def chunk_decision(asked: Asked, chunk: int, why: str) -> Decision:
     """How prompts are cut where the CPU reads them."""
-    origin = asked.settings.origin("prefill_chunk")
-    return Decision("prefill chunks", f"{chunk:,} tokens", why if origin == "default" else f"chosen by {origin}")
+    settings = asked.settings
+    chosen = "" if settings.origin("prefill_chunk") == "default" else f"chosen by {settings.said_by('prefill_chunk')}"
+    return Decision("prefill chunks", f"{chunk:,} tokens", chosen or why)
 
 
 def sharing_decisions(asked: Asked) -> tuple[Decision, ...]:
@@ -126,7 +128,7 @@ def sharing_decisions(asked: Asked) -> tuple[Decision, ...]:
             "copies of experts",
             "one",
             f"prefill and decode read the same bytes; routed experts are {shared.routed_share:.0%} of the model, and a"
-            f" copy for each phase would take {shared.saved_bytes / 1e9:,.2g} GB more",
+            f" copy for each phase would take {gigabytes(shared.saved_bytes)} more",
         ),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from localmoe.engine.cost.predict import CONTEXTS, PROMPTS, STREAMS, Prediction, predict
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.plan.gpus import rates_for
-from localmoe.engine.plan.parts import Plan
+from localmoe.engine.plan.parts import DRAM, Plan
 from localmoe.model.config import ModelConfig
 
 
@@ -24,6 +24,6 @@ def forecast(
 
 def prediction_inputs(plan: Plan, rates: Rates, config: ModelConfig) -> tuple[Rates, ModelConfig]:
     """Rates of the plan's GPUs with the room that they have, and the config with the longest context that fits."""
-    free = [plan.available[f"GPU {n}"] for n in plan.gpus]
+    free = [room for place, room in plan.available.items() if place != DRAM]
     rates = rates_for(rates, plan.gpus, (min(free, default=0),) * len(free), locked=plan.locks_experts)
     return rates, replace(config, max_position=max(1, min(config.max_position, plan.longest_context)))

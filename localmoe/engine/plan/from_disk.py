@@ -6,11 +6,12 @@ from localmoe.engine.cost.placement import Placement
 from localmoe.engine.cost.predict import forecast_decode
 from localmoe.engine.cost.sizes import sizes_of
 from localmoe.engine.plan import choices
+from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.choices import Cache
 from localmoe.engine.plan.in_dram import numa_decisions, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan, Ring
-from localmoe.engine.plan.refusal import gigabytes, refuse_dram
+from localmoe.engine.plan.refusal import NO_DISK_HINT, DiskHint, refuse_dram
 from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.hardware.machine import Disk
 from localmoe.model.config import ModelConfig
@@ -47,7 +48,7 @@ def plan_disk(asked: Asked) -> Plan:
     assert asked.dram_bytes is not None
     found = _fill(asked, asked.dram_bytes)
     if found.left < 0:
-        raise refuse_dram(asked, found.items, found.cache)
+        raise refuse_dram(asked, found.items, found.cache, found.chunk)
     if found.placement.resident_share == 1:
         raise UsageError(
             f"the plan disk is for models larger than memory, and {asked.name} fits into it",
@@ -73,22 +74,22 @@ def plan_disk(asked: Asked) -> Plan:
     )
 
 
-def disk_hint(asked: Asked) -> str:
+def disk_hint(asked: Asked) -> DiskHint:
     """What the plan from disk would do for whoever is refused, or why it would not help."""
     if asked.dram_bytes is None:
-        return ""
+        return NO_DISK_HINT
     if why_not := why_no_disk(asked):
-        return f"experts cannot come from disk: {why_not}"
+        return DiskHint(note=f"experts cannot come from disk: {why_not}")
     found = _fill(replace(asked, settings=replace(asked.settings, context=None)), asked.dram_bytes)
     if found.left < 0:
         needed = sum(item.num_bytes for item in found.items)
-        return f"even with its experts on disk it needs {gigabytes(needed)} of memory"
+        return DiskHint(note=f"even with its experts on disk it needs {gigabytes(needed)} of memory")
     if found.placement.resident_share == 1:  # it is the context that does not fit
-        return ""
+        return NO_DISK_HINT
     speed = decode_speed(asked, found.placement, found.cache.context)
     if asked.executable_only:
-        return f"experts read from disk would make {speed}, but this version cannot run that plan yet"
-    return f"--plan disk reads experts from disk, {speed}"
+        return DiskHint(note=f"experts read from disk would make {speed}, but this version cannot run that plan yet")
+    return DiskHint(f"--plan disk reads experts from disk, {speed}")
 
 
 def decode_speed(asked: Asked, placement: Placement, context: int) -> str:

@@ -7,12 +7,13 @@ from localmoe.engine.cost import gpu as on_gpu
 from localmoe.engine.cost.exchange import link
 from localmoe.engine.cost.prefill import GROUP_EVENTS, GROUP_LAUNCHES
 from localmoe.engine.cost.rates import Rate, Rates
-from localmoe.engine.cost.sizes import BF16_BYTES, common_bytes, sizes_of
+from localmoe.engine.cost.sizes import common_bytes, sizes_of
 from localmoe.engine.plan import choices
+from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.choices import Cache
 from localmoe.engine.plan.parts import Decision, Item, Ring
-from localmoe.engine.plan.refusal import gigabytes, refuse_vram
+from localmoe.engine.plan.refusal import refuse_vram
 from localmoe.errors import OutOfMemoryError
 from localmoe.hardware.machine import Machine
 from localmoe.model.config import ModelConfig
@@ -28,6 +29,7 @@ class Usable:
     """GPUs of one plan, by their places in Machine.gpus; the one with the least room decides for all."""
 
     gpus: tuple[int, ...]
+    names: tuple[str, ...]  # as the driver counts them, which skips none that has failed
     free_bytes: int
 
     @property
@@ -128,7 +130,7 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
     """
     config = asked.config
     weights = common_bytes(config, embedding=False)
-    expert, each = sizes_of(config).expert.num_bytes, scratch_token_bytes(config, usable.count)
+    expert, each = sizes_of(config).expert.num_bytes, on_gpu.scratch_token_bytes(config, usable.count)
     least = Vram(
         weights=weights,
         cache=choices.fit_cache(asked, "bf16", None),
@@ -151,15 +153,9 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
 
 
 def _refuse(asked: Asked, usable: Usable, least: Vram) -> OutOfMemoryError:
-    place = f"GPU {min(usable.gpus, key=lambda n: free_bytes(asked.machine, n))}"
+    place = name_of(asked.machine, min(usable.gpus, key=lambda n: free_bytes(asked.machine, n)))
     items = [Item(place, name, nbytes) for name, nbytes in least.items]
     return refuse_vram(asked, place, items, usable.free_bytes, least.cache)
-
-
-def scratch_token_bytes(config: ModelConfig, num_gpus: int) -> float:
-    """Of one token of a prompt: its row for each chosen expert, that expert's gate and up, and hidden states."""
-    chosen = config.top_k * (config.hidden + 2 * config.moe_inter) / num_gpus
-    return BF16_BYTES * (chosen + on_gpu.ROWS * config.hidden)
 
 
 def _ring(rates: Rates, config: ModelConfig, num_gpus: int, most_slots: int) -> Ring:
@@ -170,6 +166,11 @@ def _ring(rates: Rates, config: ModelConfig, num_gpus: int, most_slots: int) -> 
     overhead = GROUP_LAUNCHES * gpu.launch.value + GROUP_EVENTS * gpu.event.value
     expert_s = sizes_of(config).expert.num_bytes / link(rates, num_gpus).value
     return Ring(slots, max(1, min(slots // 2, math.ceil(overhead / (OVERHEAD * expert_s)))))
+
+
+def name_of(machine: Machine, n: int) -> str:
+    """GPU 1: with the driver's number, which may not be its place `n` in Machine.gpus."""
+    return f"GPU {machine.gpus[n].index}"
 
 
 def free_bytes(machine: Machine, n: int) -> int:

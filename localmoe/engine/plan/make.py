@@ -64,14 +64,14 @@ def _executable(asked: Asked) -> Plan:
     """This version computes on the CPU."""
     wanted = asked.settings.plan
     if wanted not in ("auto", "cpu"):
-        where = asked.settings.origin("plan")
+        where = asked.settings.said_by("plan")
         raise UsageError(
             f"the plan {wanted}{'' if where == 'default' else f', chosen by {where},'} cannot run yet: this version"
             " computes on the CPU, with all weights in memory",
             "--plan cpu runs; localmoe doctor shows what the others would do",
         )
     plan = plan_cpu(asked)
-    why = f"chosen by {asked.settings.origin('plan')}" if wanted == "cpu" else _why_cpu(asked)
+    why = f"chosen by {asked.settings.said_by('plan')}" if wanted == "cpu" else _why_cpu(asked)
     return replace(plan, decisions=(Decision("plan", "cpu", why), *plan.decisions))
 
 

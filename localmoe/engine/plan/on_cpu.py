@@ -48,7 +48,7 @@ def _refuse(asked: Asked, items: tuple[Item, ...], cache: Cache) -> OutOfMemoryE
     from localmoe.engine.plan.from_disk import disk_hint  # with the model of cost: not for who fits
     from localmoe.engine.plan.refusal import refuse_dram
 
-    return refuse_dram(asked, items, cache, disk_hint(asked))
+    return refuse_dram(asked, items, cache, asked.settings.prefill_chunk, disk_hint(asked))
 
 
 def _decisions(asked: Asked, items: tuple[Item, ...], cache: Cache, why_threads: Decision) -> tuple[Decision, ...]:

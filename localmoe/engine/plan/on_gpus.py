@@ -3,6 +3,7 @@
 One GPU: stream-loading prefill (SLP). Several: each streams its part of every layer's experts (DSLP).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from localmoe.engine.cost.placement import Placement
@@ -10,12 +11,13 @@ from localmoe.engine.cost.predict import crossover
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sizes import BF16_BYTES
 from localmoe.engine.plan import choices, gpus
+from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.from_disk import disk_hint
 from localmoe.engine.plan.gpus import Usable, Vram
 from localmoe.engine.plan.in_dram import numa_decisions, part, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
-from localmoe.engine.plan.refusal import gigabytes, refuse_dram
+from localmoe.engine.plan.refusal import refuse_dram
 from localmoe.errors import UsageError
 
 CPU_CHUNK = 4096  # tokens of a prompt that is not streamed: the SLP paper's CPU path takes so many
@@ -32,8 +34,8 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     threads, why_threads = choices.choose_threads(asked, usable.count)
     in_dram = _in_dram(asked, placement.chunk, threads, usable, vram)
     if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
-        raise refuse_dram(asked, in_dram, None, disk_hint(asked))
-    free = {f"GPU {n}": gpus.free_bytes(asked.machine, n) for n in usable.gpus}
+        raise refuse_dram(asked, in_dram, None, placement.chunk, disk_hint(asked))
+    free = {name: gpus.free_bytes(asked.machine, n) for n, name in zip(usable.gpus, usable.names, strict=True)}
     return Plan(
         kind="slp" if usable.count == 1 else "dslp",
         isa=asked.isa,
@@ -43,19 +45,7 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         context_limit=vram.cache.context,
         num_pages=vram.cache.num_pages,
         items=(*in_dram, *(Item(place, name, nbytes) for place in free for name, nbytes in vram.items)),
-        decisions=(
-            *_device_decisions(usable, streamed_from, vram),
-            *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
-            *_ring_decisions(asked, usable, vram),
-            why_locked,
-            _weights_decision(asked, vram),
-            *numa_decisions(asked, in_dram),
-            choices.isa_decision(asked),
-            why_threads,
-            *vram.cache.decisions(" and ".join(free)),
-            choices.chunk_decision(asked, placement.chunk, "a prompt that is not streamed is read in such pieces"),
-            *choices.sharing_decisions(asked),
-        ),
+        decisions=_decisions(asked, usable, vram, placement.chunk, streamed_from, in_dram, (why_locked, why_threads)),
         placement=placement,
         crossover_tokens=streamed_from,
         ring=vram.ring,
@@ -68,12 +58,37 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     )
 
 
+def _decisions(
+    asked: Asked,
+    usable: Usable,
+    vram: Vram,
+    chunk: int,
+    streamed_from: int | None,
+    in_dram: tuple[Item, ...],
+    whys: tuple[Decision, Decision],
+) -> tuple[Decision, ...]:
+    why_locked, why_threads = whys
+    return (
+        *_device_decisions(usable, streamed_from, vram),
+        *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
+        *_ring_decisions(asked, usable, vram),
+        why_locked,
+        _weights_decision(asked, vram, usable.count),
+        *numa_decisions(asked, in_dram),
+        choices.isa_decision(asked),
+        why_threads,
+        *vram.cache.decisions(" and ".join(usable.names)),
+        choices.chunk_decision(asked, chunk, "a prompt that is not streamed is read in such pieces"),
+        *choices.sharing_decisions(asked),
+    )
+
+
 def best_gpu(asked: Asked) -> Usable:
     """The one with the most room; UsageError with the reason where none can be used."""
     found = gpus.usable_gpus(asked)
     if not found:
         raise UsageError(f"the plan slp needs a GPU: {gpus.why_no_gpu(asked)}", "--plan cpu needs none")
-    return Usable((found[0][0],), found[0][1])
+    return _usable(asked, found[:1])
 
 
 def all_gpus(asked: Asked) -> Usable:
@@ -88,7 +103,13 @@ def all_gpus(asked: Asked) -> Usable:
         why = f"this machine has {len(found)} that can be used{small}" if found else gpus.why_no_gpu(asked)
         can = "--plan slp uses one" if found else "--plan cpu needs none"
         raise UsageError(f"the plan dslp needs two GPUs: {why}", can)
-    return Usable(tuple(sorted(n for n, _ in found)), found[-1][1])
+    return _usable(asked, found)
+
+
+def _usable(asked: Asked, found: Sequence[tuple[int, int]]) -> Usable:
+    """`found`: places and free bytes, the roomiest first."""
+    places = tuple(sorted(n for n, _ in found))
+    return Usable(places, tuple(gpus.name_of(asked.machine, n) for n in places), found[-1][1])
 
 
 def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Placement, int | None]:
@@ -114,8 +135,7 @@ def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram)
 
 
 def _device_decisions(usable: Usable, streamed_from: int | None, vram: Vram) -> tuple[Decision, ...]:
-    first = f"GPU {usable.gpus[0]}"
-    mixed = f"attention on {first}, experts on the CPU"
+    mixed = f"attention on {usable.names[0]}, experts on the CPU"
     return (
         Decision("prefill", mixed, "a short prompt does not pay for moving every expert"),
         _stream_decision(usable, streamed_from, vram),
@@ -127,7 +147,7 @@ def _stream_decision(usable: Usable, streamed_from: int | None, vram: Vram) -> D
     if streamed_from is None:
         why = f"up to {vram.cache.longest:,} tokens the CPU computes experts faster than all of them could be moved"
         return Decision("long prompts", "as short ones", why)
-    where = " and ".join(f"GPU {n}" for n in usable.gpus)
+    where = " and ".join(usable.names)
     each = f"; each GPU streams {part(usable.count)} of every layer's experts" if usable.count > 1 else ""
     return Decision(
         "long prompts",
@@ -136,10 +156,10 @@ def _stream_decision(usable: Usable, streamed_from: int | None, vram: Vram) -> D
     )
 
 
-def _weights_decision(asked: Asked, vram: Vram) -> Decision:
+def _weights_decision(asked: Asked, vram: Vram, count: int) -> Decision:
     return Decision(
         "weights",
-        f"{asked.weights.routed / 1e9:,.1f} GB in DRAM, {vram.weights / 1e9:,.1f} GB on each GPU",
+        f"{gigabytes(asked.weights.routed)} in DRAM, {gigabytes(vram.weights)} on {'each' if count > 1 else 'the'} GPU",
         "routed experts are most of the model and a token needs few of them; every token needs the rest",
     )
 
@@ -152,22 +172,24 @@ def _exchange_decision(asked: Asked, usable: Usable) -> Decision:
     ]
     if pairs and all(pair.peer_to_peer for pair in pairs):
         return Decision("exchange", "directly between GPUs", "the driver lets each read the other's memory")
-    why = next((pair.why_not for pair in pairs if pair.why_not), None) or "nothing says that they reach each other"
-    return Decision("exchange", "through page-locked DRAM", f"tokens and partial sums take that way because {why}")
+    why = next((pair.why_not for pair in pairs if pair.why_not), None) or "nothing says that they can"
+    told = f"the GPUs cannot read each other's memory ({why}), so tokens and partial sums pass through it"
+    return Decision("exchange", "through page-locked DRAM", told)
 
 
 def _ring_decisions(asked: Asked, usable: Usable, vram: Vram) -> tuple[Decision, ...]:
     slots, group, tokens = vram.ring.slots, vram.ring.group_experts, vram.pass_tokens
     most = -(-asked.config.num_experts // usable.count)
-    what = "all that a GPU computes of a layer" if slots >= most else f"of {most} that a GPU computes of a layer"
+    part = f"of {most} that a GPU computes of a layer: what weights, cache and scratch leave"
+    what = "all that a GPU computes of a layer fit into" if slots >= most else f"{part} of"
     times = "once" if vram.num_passes == 1 else f"{vram.num_passes} times"
     why = f"scratch for {tokens:,} tokens fits beside the ring" + ("" if vram.num_passes == 1 else ", and not for more")
     return (
         Decision(
             "ring",
             f"{slots} experts in groups of {group}",
-            f"{what}: what weights, cache and scratch leave of {gigabytes(usable.free_bytes)}; in smaller groups"
-            f" launches and events would take over {gpus.OVERHEAD:.0%} of the time",
+            f"{what} {gigabytes(usable.free_bytes)}; in smaller groups launches and events would take over"
+            f" {gpus.OVERHEAD:.0%} of the time",
         ),
         Decision("passes", f"a prompt of {vram.cache.context:,} tokens streams the experts {times}", why),
     )
