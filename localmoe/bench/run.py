@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from difflib import get_close_matches
 
-from localmoe.bench import answers, kernels, load, plan, startup
+from localmoe.bench import answers, kernels, load, plan, slp, startup
 from localmoe.bench.checkpoint import bench_checkpoint
 from localmoe.bench.rows import Listener, Report, Row
 from localmoe.engine.engine import Engine
@@ -16,7 +16,7 @@ from localmoe.hardware import probe
 from localmoe.hub.catalog import resolve
 from localmoe.settings import Settings, cache_dir
 
-SUITES = ("kernels", "load", "prefill", "decode", "plan", "startup")
+SUITES = ("kernels", "load", "prefill", "decode", "slp", "plan", "startup")
 
 
 def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) -> Report:
@@ -34,6 +34,8 @@ def run_suites(suites: tuple[str, ...], settings: Settings, listener: Listener) 
         with closing(_open(answered, settings, listener)) as engine:
             info = engine.info
             rows += _answered(engine, answered, listener)
+    if "slp" in suites:
+        rows += slp.measure(settings, model, listener)
     if "plan" in suites:
         rows += plan.measure(machine, settings, model, listener)
     if "startup" in suites:

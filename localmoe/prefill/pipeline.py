@@ -5,8 +5,7 @@ the loader fills slots in layer order before routing is known, the model compute
 devices each loads only its part of the experts (DSLP).
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +27,7 @@ from localmoe.prefill.cluster import (
     own_program,
     share_tokens,
 )
-from localmoe.prefill.compute import compute
+from localmoe.prefill.compute import compute, pass_through
 from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
 from localmoe.prefill.loader import load_groups
@@ -150,6 +149,14 @@ class Pipeline:
         self._tokens = Tokens(ids, segments, selected, forced)
         return self._run(self._tokens, cancel)
 
+    def transfer(self, cancel: CancelFlag | None = None) -> None:
+        """One pass of the experts through the rings with nothing computed: the transfer alone, for measuring."""
+        job = Job(len(self._lanes))
+        self._spans.clear()
+        for lane in self._lanes:
+            lane.begin()
+        self._act(job, lambda n: partial(pass_through, self._lanes[n], job), cancel)
+
     def close(self) -> None:
         """Gives the slots back. The devices are the caller's to close."""
         for lane in self._lanes:
@@ -184,10 +191,11 @@ class Pipeline:
             lane.mixtures.begin(tokens, job.flag)
             if shares:
                 lane.program.begin(shares[n].tokens, job.flag)
-        exchange = Exchange(self._lanes, shares, tokens) if shares else None
-        self._act(job, exchange, cancel)
-        if exchange is None:
+        if not shares:
+            self._act(job, lambda n: partial(compute, self._lanes[n], job), cancel)
             return self._lanes[0].program.logits
+        exchange = Exchange(self._lanes, shares, tokens)
+        self._act(job, lambda n: partial(exchange.compute, n, job), cancel)
         latent_bytes = self._cache.width * self._cache.num_layers * self._cache.element_bytes
         self.exchanged = exchange.exchanged(self._model.config.hidden, latent_bytes)
         logits = np.empty((len(tokens.selected), self._model.config.vocab), np.float32)
@@ -196,12 +204,11 @@ class Pipeline:
                 logits[rows.whole : rows.whole + rows.count] = lane.program.logits[rows.own : rows.own + rows.count]
         return logits
 
-    def _act(self, job: Job, exchange: Exchange | None, cancel: CancelFlag | None) -> None:
-        """Lets the actors work until all are done; raises what ended them before."""
-        actors = []
+    def _act(self, job: Job, model: Callable[[int], Callable[[], None]], cancel: CancelFlag | None) -> None:
+        """Lets the actors work until all are done; raises what ended them before. `model` has each device's."""
+        actors: list[tuple[str, Callable[[], None]]] = []
         for n, lane in enumerate(self._lanes):
-            model = partial(compute, lane, job) if exchange is None else partial(exchange.compute, n, job)
-            works = {"loader": partial(load_groups, lane, job), "model": model}
+            works = {"loader": partial(load_groups, lane, job), "model": model(n)}
             works["unloader"] = partial(free_slots, lane, job)
             actors += [(f"{name}-{lane.device.name}", work) for name, work in works.items()]
         job.start(actors)
@@ -229,5 +236,5 @@ class Pipeline:
 
 def overlap(spans: Sequence[Span], layer: int) -> int:
     """Groups of layers behind `layer` whose load had begun before `layer` was computed to its end."""
-    ends_s = max((s.end_s for s in spans if s.layer == layer and s.stage == "experts"), default=-time.perf_counter())
+    ends_s = max((s.end_s for s in spans if s.layer == layer and s.stage == "experts"), default=float("-inf"))
     return sum(s.stage == "load" and s.layer > layer and s.start_s < ends_s for s in spans)

@@ -16,6 +16,7 @@ from localmoe.kernels.cpu import CpuProgram  # noqa: E402
 from localmoe.model.decoder import decode  # noqa: E402
 from localmoe.prefill.pipeline import Pipeline, Shape  # noqa: E402
 from localmoe.weights.expert_source import FileExperts, MemoryExperts  # noqa: E402
+from tiny import make_checkpoint  # noqa: E402, F401
 
 POOL = native.Pool([-1, -1])
 SAME = 1e-4
@@ -40,9 +41,30 @@ def resident(case, sizes, *, start=0):
     key = (case.folder, tuple(sizes))
     if key not in _truths:
         cache = case.cache()
-        program = CpuProgram(lambda ops: decode(ops, case.model, cache), max(sizes), POOL)
-        _truths[key] = parity.run(program, cache.new_table(), case.ids, sizes)[0]
+        _truths[key] = parity.run(resident_program(case, cache), cache.new_table(), case.ids, sizes)[0]
     return _truths[key]
+
+
+def resident_program(case, cache):
+    """For all of the case's tokens."""
+    return CpuProgram(lambda ops: decode(ops, case.model, cache), parity.NUM_TOKENS, POOL)
+
+
+@contextmanager
+def many():
+    """A maker of pipelines for parity's checks; it closes them all."""
+    with ExitStack() as stack:
+
+        def make_program(model, cache, max_tokens, num_devices=1):
+            devices = [HostDevice(64 << 20, name=f"host{n}") for n in range(num_devices)]
+            for device in devices:
+                stack.callback(device.close)
+            source = MemoryExperts([layer.moe.experts for layer in model.layers if layer.moe])
+            pipeline = Pipeline(model, cache, source, devices, POOL, max_tokens, Shape(3, 3))
+            stack.callback(pipeline.close)
+            return pipeline
+
+        yield make_program
 
 
 @contextmanager
@@ -70,6 +92,3 @@ def logits(case, pipeline, sizes, *, start=0, table=None):
     found, _ = parity.run(pipeline, table, case.ids[start:], sizes, start=start)
     return found
 
-
-def tokens_of(case, count):
-    return np.ascontiguousarray(case.ids[:count])

@@ -1,0 +1,135 @@
+"""Suite slp: stream-loading prefill with experts read directly from disk, beside its transfer and its compute alone.
+
+Each case measures all three in turn, a few times; a ratio is the wall time over the longer of the two. What bounds a
+case is its number of tokens: few for the transfer, many for the compute, and about as many as makes both equal.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from statistics import median
+
+from localmoe.bench.checkpoint import bench_checkpoint
+from localmoe.bench.kernels import num_workers
+from localmoe.bench.rows import Listener, Row, compared
+from localmoe.engine.streaming import Shape, StreamedModel, StreamTrial, event_us
+from localmoe.hub.catalog import resolve
+from localmoe.settings import Settings
+
+SHAPE = Shape(group_experts=8, num_slots=4)
+ONE_SLOT = Shape(group_experts=8, num_slots=1)
+NUM_ROUNDS = 5
+ROUNDS_S = 90.0  # no further round of a case is begun after this
+MAX_TOKENS = 4096
+FEW_TOKENS = 32
+PROBES = (256, 1024)  # tokens with which the compute is gauged
+COMPUTE_BOUND = 2.0  # times the transfer
+LINK_SHARE = 0.4  # of the disk's rate, for each of two links
+AGAINST = "the longer of transfer alone and compute alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds of one round of a case."""
+
+    transfer_s: float
+    compute_s: float
+    wall_s: float
+
+    @property
+    def bound_s(self) -> float:
+        """What the wall cannot be below."""
+        return max(self.transfer_s, self.compute_s)
+
+
+def measure(settings: Settings, model: str | None, listener: Listener) -> Iterator[Row]:
+    """Rows `slp-transfer`, `slp-balanced`, `slp-compute`, `slp-serial`, `slp-two` and `event-overhead`."""
+    folder = resolve(model).folder if model else bench_checkpoint(listener)
+    listener.progress("slp: opening all but the experts")
+    with closing(StreamedModel(folder, num_workers(settings), settings.isa, MAX_TOKENS)) as streamed:
+        if not streamed.config.num_moe_layers:
+            listener.warn("slp is left out: this model has no routed experts")
+            return
+        with closing(StreamTrial(streamed, SHAPE)) as trial:
+            tokens = _choose_tokens(trial, listener)
+            balanced: list[Round] = []
+            for case, num_tokens in tokens.items():
+                rounds = _rounds(trial, case, num_tokens, listener)
+                balanced = rounds if case == "slp-balanced" else balanced
+                yield _row(case, rounds, streamed.isa)
+            group_s = _group_s(trial)
+            rate = streamed.expert_bytes / median(r.transfer_s for r in balanced)
+        if not streamed.files.is_direct:
+            listener.warn("slp: this filesystem refuses direct reads, so experts came through the page cache")
+        yield _serial(streamed, tokens["slp-balanced"], balanced, listener)
+        yield _two(streamed, LINK_SHARE * rate, listener)
+        listener.progress("event-overhead: what a group costs beside its work")
+        yield compared(Row("slp", "event-overhead", "us", event_us(), "us"), 1e6 * group_s, "a group's compute")
+
+
+def _choose_tokens(trial: StreamTrial, listener: Listener) -> dict[str, int]:
+    """Tokens of each case, from how long compute takes with few and with many."""
+    listener.progress("slp: gauging transfer and compute")
+    trial.wall_s(FEW_TOKENS)  # touches memory, and leaves experts in the slots
+    transfer_s = median(trial.transfer_s() for _ in range(2))
+    few_s, many_s = (min(trial.compute_s(n) for _ in range(2)) for n in PROBES)
+    each_s = max(1e-9, (many_s - few_s) / (PROBES[1] - PROBES[0]))
+
+    def tokens_for(seconds: float) -> int:
+        return min(MAX_TOKENS, max(FEW_TOKENS, round((seconds - few_s) / each_s) + PROBES[0]))
+
+    return {
+        "slp-transfer": FEW_TOKENS,
+        "slp-balanced": tokens_for(transfer_s),
+        "slp-compute": tokens_for(COMPUTE_BOUND * transfer_s),
+    }
+
+
+def _rounds(trial: StreamTrial, case: str, num_tokens: int, listener: Listener) -> list[Round]:
+    listener.progress(f"{case}: {num_tokens:,} tokens")
+    rounds: list[Round] = []
+    end_s = time.monotonic() + ROUNDS_S
+    while len(rounds) < NUM_ROUNDS and (not rounds or time.monotonic() < end_s):
+        wall_s = trial.wall_s(num_tokens)  # first: it leaves the experts that compute alone uses
+        rounds.append(Round(trial.transfer_s(), trial.compute_s(num_tokens), wall_s))
+    return rounds
+
+
+def _row(case: str, rounds: list[Round], isa: str) -> Row:
+    wall_s, bound_s = median(r.wall_s for r in rounds), median(r.bound_s for r in rounds)
+    ratio = median(r.wall_s / r.bound_s for r in rounds)
+    return Row("slp", case, "wall_s", wall_s, "s", bound_s, ratio, isa, AGAINST)
+
+
+def _serial(model: StreamedModel, num_tokens: int, balanced: list[Round], listener: Listener) -> Row:
+    """What the ring is for: one slot, so that a group is loaded only when the one before is computed."""
+    listener.progress(f"slp-serial: {num_tokens:,} tokens through one slot")
+    with closing(StreamTrial(model, ONE_SLOT)) as trial:
+        trial.wall_s(FEW_TOKENS)
+        wall_s = median(trial.wall_s(num_tokens) for _ in range(3))
+    row = Row("slp", "slp-serial", "wall_s", wall_s, "s", isa=model.isa)
+    return compared(row, median(r.wall_s for r in balanced), f"the same through {SHAPE.num_slots} slots")
+
+
+def _two(model: StreamedModel, cap: float, listener: Listener) -> Row:
+    """Two devices, each with a link of its own, beside one with one: few tokens, so that links decide."""
+    listener.progress(f"slp-two: one and two devices with links of {cap / 1e9:.2f} GB/s")
+    walls: list[tuple[float, float]] = []
+    with (
+        closing(StreamTrial(model, SHAPE, cap=cap)) as one,
+        closing(StreamTrial(model, SHAPE, num_devices=2, cap=cap)) as two,
+    ):
+        for _ in range(3):
+            walls.append((one.wall_s(FEW_TOKENS), two.wall_s(FEW_TOKENS)))
+        found = two.pipeline.exchanged
+    if found:
+        sent = f"{found.total / 1e6:.2f} MB of rows between them"
+        others = f"{found.per_expert / 1e6:.2f} for each expert, {found.deduplicated / 1e6:.2f} without repeats"
+        listener.progress(f"slp-two: {sent}; dispatch and combine would send {others}")
+    return compared(Row("slp", "slp-two", "speedup", median(a / b for a, b in walls), "x"), 2.0, "two links")
+
+
+def _group_s(trial: StreamTrial) -> float:
+    """Of the run before: the median of its groups' compute."""
+    return median(s.end_s - s.start_s for s in trial.pipeline.spans if s.stage == "experts")
