@@ -1,0 +1,30 @@
+"""The correctness tests in Triton's interpreter, which needs no GPU: each file in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FILES = sorted(p.name for p in HERE.glob("test_*.py") if "device" in p.read_text() and p != Path(__file__))
+
+
+def run(file: str, marker: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marker, str(HERE / file)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True)
+    assert done.returncode in (0, 5), done.stdout[-6000:] + done.stderr[-2000:]  # 5: none has this marker
+    assert marker == "slow" or " passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_match_the_reference(file):
+    run(file, "not slow")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_match_the_reference_over_more_shapes(file):
+    run(file, "slow")
