@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localmoe.kernels.gpu.arithmetic import block_scale, weight_product
+from localmoe.kernels.gpu.arithmetic import accumulate, load_depth
 from localmoe.kernels.gpu.chips import Chip
 from localmoe.kernels.gpu.launch import Launch, ceil_div, power_of_two
 from localmoe.kernels.gpu.matrix import BLOCK, Activations, Weights, check, check_packed, check_together
@@ -55,33 +55,23 @@ def _experts_kernel(
     x_at = x + token[:, None] * x_stride + k[None, :]
     w_at = expert.to(tl.int64) * w_stride + tl.minimum(n, num_rows - 1)[None, :].to(tl.int64) * num_cols + k[:, None]
     scales_at = expert.to(tl.int64) * w_scale_stride + (n_tile * BLOCK_N // 128) * num_blocks
-    x_scale_at = x_scale
+    x_scale_at, gate_scale_at, up_scale_at = x_scale, gate_scale, up_scale
+    if FORM != "bf16":
+        gate_scale_at = gate_scale + scales_at
+        if GATED:
+            up_scale_at = up_scale + scales_at
     if FORM == "fp8":
         x_scale_at = x_scale + token * num_blocks
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     total_up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, num_cols, BLOCK_K):
-        if EVEN_K:
-            rows = tl.load(x_at + start)
-            weight = tl.load(gate + w_at + start)
-        else:
-            rows = tl.load(x_at + start, mask=k[None, :] < num_cols - start, other=0.0)
-            weight = tl.load(gate + w_at + start, mask=k[:, None] < num_cols - start, other=0.0)
-        product = weight_product(rows, weight, FORM)
-        if FORM == "bf16":
-            total += product
-        else:
-            total += product * block_scale(x_scale_at, gate_scale + scales_at, start // 128, FORM)
+        left, block = num_cols - start, start // 128
+        rows = load_depth(x_at + start, k[None, :], left, EVEN_K)
+        weight = load_depth(gate + w_at + start, k[:, None], left, EVEN_K)
+        total = accumulate(total, rows, weight, x_scale_at, gate_scale_at, block, FORM)
         if GATED:
-            if EVEN_K:
-                weight_up = tl.load(up + w_at + start)
-            else:
-                weight_up = tl.load(up + w_at + start, mask=k[:, None] < num_cols - start, other=0.0)
-            product_up = weight_product(rows, weight_up, FORM)
-            if FORM == "bf16":
-                total_up += product_up
-            else:
-                total_up += product_up * block_scale(x_scale_at, up_scale + scales_at, start // 128, FORM)
+            weight = load_depth(up + w_at + start, k[:, None], left, EVEN_K)
+            total_up = accumulate(total_up, rows, weight, x_scale_at, up_scale_at, block, FORM)
     if GATED:
         total = total * tl.sigmoid(total) * total_up
     out_at = out + m[:, None].to(tl.int64) * out_stride + n[None, :]
