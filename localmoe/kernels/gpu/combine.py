@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localmoe.kernels.gpu.launch import Launch, ceil_div
+from localmoe.kernels.gpu.launch import Argument, Launch, ceil_div
 from localmoe.kernels.gpu.matrix import check, check_packed, check_together
 
 ELSEWHERE = -1  # in Sorted.rows: the expert is not among these
@@ -72,7 +72,7 @@ def combine(y: Tensor, rows: Tensor, weights: Tensor, out: Tensor, add: bool = F
     check_packed(y, "experts' outputs")
     check_packed(out, "output")
     check_together(y, rows, weights, out)
-    arguments = {
+    arguments: dict[str, Argument] = {
         "y": y,
         "rows": rows,
         "weights": weights,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localmoe.kernels.gpu.launch import Launch, ceil_div, power_of_two
+from localmoe.kernels.gpu.launch import Argument, Launch, ceil_div, power_of_two
 from localmoe.kernels.gpu.matrix import check, check_packed, check_together
 from localmoe.kernels.ops import Rope
 
@@ -44,7 +44,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, residual: Tenso
             check_packed(tensor, what)
     check_together(x, weight, out, residual)
     columns = power_of_two(cols)
-    arguments = {
+    arguments: dict[str, Argument] = {
         "x": x,
         "residual": residual,
         "weight": weight,
@@ -104,5 +104,5 @@ def rotate(x: Tensor, table: Tensor, head_dim: int, interleaved: bool) -> Launch
         "INTERLEAVED": interleaved,
         "HEADS": heads,
     }
-    arguments = {"x": x, "table": table, "num_heads": cols // head_dim, "x_stride": x.stride(0)}
+    arguments: dict[str, Argument] = {"x": x, "table": table, "num_heads": cols // head_dim, "x_stride": x.stride(0)}
     return Launch(_rope_kernel, (rows, ceil_div(cols // head_dim, heads)), arguments, constants, 2, 1)

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localmoe.kernels.gpu.launch import Launch, ceil_div
+from localmoe.kernels.gpu.launch import Argument, Launch, ceil_div
 from localmoe.kernels.gpu.matrix import BLOCK, FP8, check, check_packed, check_together
 
 ROWS = 8  # of one block's work
@@ -44,7 +44,7 @@ def quantise(x: Tensor, codes: Tensor, scale: Tensor, power_of_two: bool = False
     assert rows > 0 and x.stride(1) == 1 and codes.stride(1) == 1, "activations lie row by row"
     check_packed(scale, "scales")
     check_together(x, codes, scale)
-    arguments = {
+    arguments: dict[str, Argument] = {
         "x": x,
         "codes": codes,
         "scale": scale,

@@ -73,3 +73,30 @@ def matmul_tile(kind: MatmulKind, form: Form, chip: Chip, rows: int) -> Tile:
     """The tile for `rows` rows an expert, or of a dense matrix."""
     assert form != "fp8" or chip.has_fp8, f"{chip.name} has no FP8 matrix units"
     return next(tile for limit, tile in MATMULS[kind, form][chip.capability] if rows <= limit)
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Queries (prefill) or heads of one query (decode), cached tokens a step, and how a block is run."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+DECODE_ATTENTION = {
+    80: AttentionTile(32, 32, 8, 2),
+    86: AttentionTile(32, 32, 8, 2),
+    89: AttentionTile(32, 32, 8, 2),
+    90: AttentionTile(32, 32, 8, 2),
+    120: AttentionTile(32, 32, 8, 2),
+}
+
+PREFILL_ATTENTION = {
+    80: AttentionTile(128, 32, 8, 3),
+    86: AttentionTile(128, 32, 8, 3),
+    89: AttentionTile(128, 32, 8, 3),
+    90: AttentionTile(128, 64, 8, 3),
+    120: AttentionTile(128, 32, 8, 3),
+}
