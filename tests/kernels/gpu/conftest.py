@@ -26,7 +26,7 @@ def pytest_itemcollected(item):
 
 
 def pytest_generate_tests(metafunc):
-    if "chip" in metafunc.fixturenames:
+    if {"chip", "device"} <= set(metafunc.fixturenames):
         chips = [CHIPS[86], CHIPS[120]]
         if not INTERPRETED:
             chips = [chip_of(torch.device("cuda"))] if torch.cuda.is_available() else [CHIPS[120]]

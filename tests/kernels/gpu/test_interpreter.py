@@ -7,13 +7,27 @@ from pathlib import Path
 
 import pytest
 
+import localmoe
+
 HERE = Path(__file__).parent
 FILES = sorted(p.name for p in HERE.glob("test_*.py") if "device" in p.read_text() and p != Path(__file__))
 
 
 def run(file: str, marker: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marker, str(HERE / file)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        marker,
+        str(HERE / file),
+    ]
+    package = str(Path(localmoe.__file__).parents[1])  # the same that this process tests
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": package}
     done = subprocess.run(command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True)
     assert done.returncode in (0, 5), done.stdout[-6000:] + done.stderr[-2000:]  # 5: none has this marker
     assert marker == "slow" or " passed" in done.stdout, done.stdout
