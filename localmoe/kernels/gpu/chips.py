@@ -21,7 +21,8 @@ class Chip:
     has_fp8: bool  # matrix units that multiply FP8 E4M3
     shared_bytes: int  # per block, opted in
     shared_bytes_sm: int  # per multiprocessor
-    warps_sm: int
+    warps_sm: int  # resident at most
+    blocks_sm: int  # likewise
     num_sms: int
     bytes_s: float  # memory bandwidth
     bf16_flops: float  # dense, FP32 accumulation
@@ -36,11 +37,11 @@ class Chip:
 CHIPS = {
     chip.capability: chip
     for chip in (
-        Chip(80, "A100 PCIe 80 GB", False, 163 * KIB, 164 * KIB, 64, 108, 1.94e12, 312e12, 312e12),
-        Chip(86, "RTX 3090", False, 99 * KIB, 100 * KIB, 48, 82, 0.94e12, 71e12, 71e12),
-        Chip(89, "RTX 4090", True, 99 * KIB, 100 * KIB, 48, 128, 1.01e12, 165e12, 330e12),
-        Chip(90, "H200", True, 227 * KIB, 228 * KIB, 64, 132, 4.8e12, 989e12, 1979e12),
-        Chip(120, "RTX 5090", True, 99 * KIB, 100 * KIB, 48, 170, 1.79e12, 209e12, 419e12),
+        Chip(80, "A100 PCIe 80 GB", False, 163 * KIB, 164 * KIB, 64, 32, 108, 1.94e12, 312e12, 312e12),
+        Chip(86, "RTX 3090", False, 99 * KIB, 100 * KIB, 48, 16, 82, 0.94e12, 71e12, 71e12),
+        Chip(89, "RTX 4090", True, 99 * KIB, 100 * KIB, 48, 24, 128, 1.01e12, 165e12, 330e12),
+        Chip(90, "H200", True, 227 * KIB, 228 * KIB, 64, 32, 132, 4.8e12, 989e12, 1979e12),
+        Chip(120, "RTX 5090", True, 99 * KIB, 100 * KIB, 48, 24, 170, 1.79e12, 209e12, 419e12),
     )
 }
 

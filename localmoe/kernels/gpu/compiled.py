@@ -29,7 +29,6 @@ POINTERS = {
 REGISTERS_SM = 65536
 REGISTER_UNIT = 256  # registers are given to warps in this many
 SHARED_RESERVED = 1024  # bytes of shared memory that the system takes per block
-MAX_BLOCKS_SM = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -121,5 +120,5 @@ def _blocks_sm(chip: Chip, registers: int, shared_bytes: int, num_warps: int) ->
         warps // num_warps,
         chip.warps_sm // num_warps,
         chip.shared_bytes_sm // (shared_bytes + SHARED_RESERVED),
-        MAX_BLOCKS_SM[chip.capability],
+        chip.blocks_sm,
     )

@@ -10,7 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localmoe.kernels.gpu import absorb, combine, decode_attention, experts, linear, norm, prefill_attention, route
+from localmoe.kernels.gpu import (
+    absorb,
+    combine,
+    decode_attention,
+    experts,
+    latent,
+    linear,
+    norm,
+    prefill_attention,
+    route,
+)
 from localmoe.kernels.gpu.chips import Chip
 from localmoe.kernels.gpu.launch import Launch, ceil_div
 from localmoe.kernels.gpu.matrix import BLOCK, FP8, Activations, Weights
@@ -199,11 +209,16 @@ def _tokens() -> Iterator[Case]:
     y, q, table = empty(PROMPT * TOP_K, HIDDEN), empty(PROMPT, HEADS * 192), empty(PROMPT, SHAPE.rope_dim, dtype=f32)
     logits, bias = empty(PROMPT, NUM_EXPERTS, dtype=f32), empty(NUM_EXPERTS, dtype=f32)
     ids, shares = empty(PROMPT, TOP_K, dtype=i32), empty(PROMPT, TOP_K, dtype=f32)
+    kv, rows, cache = empty(PROMPT, WIDTH), empty(PROMPT, dtype=i32), empty(512, PAGE_TOKENS, WIDTH)
     launches: dict[str, tuple[Callable[[Chip], Launch], float]] = {
         "quantise": (lambda _: quantise(x, codes, scale), x.numel() * 3 + scale.numel() * 4),
         "combine": (lambda _: combine.combine(y, ids, shares, residual, True), y.numel() * 2 + residual.numel() * 8),
         "route": (lambda _: route.route(logits, ROUTER, bias, ids, shares), logits.numel() * 4 + ids.numel() * 8),
         "rms_norm": (lambda _: norm.rms_norm(x, weight, 1e-6, x, residual), x.numel() * 4 + residual.numel() * 8),
+        "append_latent": (
+            lambda _: latent.append_latent(kv, weight[: SHAPE.rank], 1e-6, table, True, rows, cache),
+            kv.numel() * 4 + table.numel() * 4,
+        ),
         "rotate": (lambda _: norm.rotate(q, table, 192, True), q.numel() // 3 * 4),
     }
     for kernel, (launch, num_bytes) in launches.items():

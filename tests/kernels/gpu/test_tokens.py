@@ -5,7 +5,7 @@ import pytest
 import torch
 from arrays import NEAR, error, quantised, randn
 
-from localmoe.kernels.gpu import combine, norm, quantise, route
+from localmoe.kernels.gpu import combine, latent, norm, quantise, route
 from localmoe.kernels.gpu.matrix import FP8
 from localmoe.kernels.ops import Rope, Router
 from localmoe.kernels.reference import ReferenceOps, Run
@@ -136,3 +136,33 @@ def test_the_last_elements_of_heads_are_rotated(interleaved, heads, head_dim, di
     ours = x.bfloat16().to(device)
     norm.rotate(ours, table, head_dim, interleaved).run()
     assert error(ours, truth) <= NEAR
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize(("rank", "dim"), [(512, 64), (72, 12)])
+def test_latents_are_normed_rotated_and_appended(interleaved, rank, dim, device):
+    kv, weight = randn(5, rank + dim).bfloat16(), 1 + 0.1 * randn(rank, seed=1)
+    rope = Rope((10000.0 ** -(np.arange(dim // 2) * 2 / dim)).astype(np.float32), 1.0, interleaved)
+    positions = torch.tensor([62, 63, 64, 65, 5])
+    table = norm.rotation(positions.to(device), rope)
+    rows = torch.tensor([3 * 64 + 62, 3 * 64 + 63, 64, 65, latent.NO_ROW], dtype=torch.int32, device=device)
+    cache = torch.zeros(4, 64, rank + dim, dtype=torch.bfloat16, device=device)
+    latent.append_latent(kv.to(device), weight.to(device), 1e-6, table, interleaved, rows, cache).run()
+    ops = reference(5, positions)
+    truth = torch.cat(
+        [
+            ops.rms_norm(kv[:, :rank].float(), weight.numpy(), 1e-6),
+            ops.rope(kv[:, rank:].float(), rope, dim),
+        ],
+        dim=1,
+    )
+    assert error(cache[3, 62:], truth[:2]) <= NEAR
+    assert error(cache[1, :2], truth[2:4]) <= NEAR
+    cache[3, 62:], cache[1, :2] = 0, 0
+    assert not cache.any()
+
+
+def test_latents_are_read_back_in_the_order_of_the_session(device):
+    cache = torch.arange(4 * 64 * 3).view(4, 64, 3).to(device)
+    found = latent.gather_latents(cache, torch.tensor([2, 0, 1], dtype=torch.int32, device=device), 70)
+    assert torch.equal(found, torch.cat([cache[2], cache[0, :6]]))
