@@ -25,7 +25,7 @@ MAX_SPLITS = 64
 def _decode_kernel(
     q, cache, pages, lengths, partial, partial_log, scale, num_heads, table_width, q_stride, q_head_stride, page_stride,
     SPLITS: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr, LATENT: tl.constexpr, KEY: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """LATENT and KEY are RANK and ROPE, rounded up to powers of two. `scale` includes log2(e)."""
     query = tl.program_id(1)
@@ -35,7 +35,7 @@ def _decode_kernel(
     d = tl.arange(0, KEY)
     inside = head < num_heads
     length = tl.load(lengths + query)
-    share = tl.cdiv(tl.cdiv(length, 64), SPLITS) * 64
+    share = tl.cdiv(tl.cdiv(length, PAGE), SPLITS) * PAGE
     begin = split * share
     end = tl.minimum(begin + share, length)
     q_at = q + query.to(tl.int64) * q_stride + head[:, None] * q_head_stride
@@ -45,10 +45,10 @@ def _decode_kernel(
     weight_sum = tl.zeros([BLOCK_H], tl.float32)
     total = tl.zeros([BLOCK_H, LATENT], tl.float32)
     for start in range(begin, end, BLOCK_N):
-        page = tl.load(pages + query * table_width + start // 64)
+        page = tl.load(pages + query * table_width + start // PAGE)
         token = start + tl.arange(0, BLOCK_N)
         real = token < end
-        row_at = cache + page.to(tl.int64) * page_stride + (token % 64) * (RANK + ROPE)
+        row_at = cache + page.to(tl.int64) * page_stride + (token % PAGE) * (RANK + ROPE)
         latent = tl.load(row_at[:, None] + r[None, :], mask=real[:, None] & (r[None, :] < RANK), other=0.0)
         key = tl.load(row_at[None, :] + RANK + d[:, None], mask=real[None, :] & (d[:, None] < ROPE), other=0.0)
         score = tl.dot(q_latent, tl.trans(latent), out_dtype=tl.float32)
@@ -119,6 +119,7 @@ def decode_attention(
     check(lengths, "lengths", (num_queries,), torch.int32)
     check(partial, "workspace", (num_queries, splits, num_heads, rank), torch.float32)
     check(partial_log, "workspace", (num_queries, splits, num_heads), torch.float32)
+    assert PAGE_TOKENS % DECODE_ATTENTION[chip.capability].block_n == 0, "a step takes tokens of one page"
     assert 0 < rank < width, f"rows of {width} with a latent of {rank}"
     assert 1 <= splits <= MAX_SPLITS, f"{splits} splits"
     assert q.stride(2) == 1, "queries lie row by row"
@@ -148,6 +149,7 @@ def decode_attention(
         "ROPE": width - rank,
         "LATENT": latent,
         "KEY": max(power_of_two(width - rank), 16),
+        "PAGE": PAGE_TOKENS,
         "BLOCK_H": tile.block_m,
         "BLOCK_N": tile.block_n,
     }

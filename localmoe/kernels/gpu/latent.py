@@ -15,7 +15,8 @@ NO_ROW = -1  # in `rows`: this token is not written
 @triton.jit
 def _append_kernel(
     kv, weight, table, rows, cache, eps, kv_stride, page_stride,
-    RANK: tl.constexpr, HALF: tl.constexpr, LATENT: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
+    RANK: tl.constexpr, HALF: tl.constexpr, LATENT: tl.constexpr, PAIRS: tl.constexpr,
+    INTERLEAVED: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
     """LATENT and PAIRS are RANK and HALF, rounded up to powers of two."""
     token = tl.program_id(0).to(tl.int64)
@@ -34,7 +35,7 @@ def _append_kernel(
     key_at = kv + token * kv_stride + RANK + pair * step
     first = tl.load(key_at, mask=pair < HALF, other=0.0).to(tl.float32)
     second = tl.load(key_at + apart, mask=pair < HALF, other=0.0).to(tl.float32)
-    out = cache + (row // 64).to(tl.int64) * page_stride + row % 64 * (RANK + 2 * HALF)
+    out = cache + (row // PAGE).to(tl.int64) * page_stride + row % PAGE * (RANK + 2 * HALF)
     tl.store(out + r, latent.to(cache.dtype.element_ty), mask=r < RANK)
     out += RANK + pair * step
     tl.store(out, (first * cos - second * sin).to(cache.dtype.element_ty), mask=pair < HALF)
@@ -67,6 +68,7 @@ def append_latent(
         "LATENT": power_of_two(width - dim),
         "PAIRS": power_of_two(dim // 2),
         "INTERLEAVED": interleaved,
+        "PAGE": PAGE_TOKENS,
     }
     return Launch(
         _append_kernel,
