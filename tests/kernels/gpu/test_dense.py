@@ -22,6 +22,7 @@ SLOW = pytest.mark.slow
         (20, 130, 200, 1),
         (3, 200, 1100, 4),
         pytest.param(300, 257, 384, 1, marks=SLOW),
+        pytest.param(1100, 136, 128, 1, marks=SLOW),
         pytest.param(17, 576, 2048, 4, marks=SLOW),
         pytest.param(65, 128, 130, 2, marks=SLOW),
         pytest.param(2, 33, 700, 8, marks=SLOW),

@@ -14,7 +14,9 @@ SHAPES = [  # experts, sorted rows, hidden, inter; rows an expert, as the launch
     ((1, 1, 128, 128), 1),
     ((4, 26, 200, 72), 16),
     ((3, 40, 128, 136), 64),
+    ((1, 150, 128, 72), 1),  # more tiles of rows than one band has
     pytest.param((3, 300, 256, 384), 300, marks=SLOW),
+    pytest.param((3, 420, 128, 136), 1, marks=SLOW),
     pytest.param((5, 70, 200, 72), 64, marks=SLOW),
     pytest.param((4, 33, 130, 257), 16, marks=SLOW),
     pytest.param((9, 200, 384, 100), 200, marks=SLOW),
