@@ -37,7 +37,7 @@ def bf16(x: torch.Tensor) -> torch.Tensor:
 
 
 def cached(shape: MlaShape, num_pages: int) -> torch.Tensor:
-    """[pages, 64, width] of BF16 values; what lies in pages that no session has is not a number."""
+    """[pages, 64, width] of BF16 values."""
     return bf16(randn(num_pages, PAGE_TOKENS, shape.rank + shape.rope_dim, seed=5))
 
 
