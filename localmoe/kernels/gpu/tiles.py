@@ -1,7 +1,8 @@
 """Which tile a kernel takes, by chip and by rows: a table that is read, not a search at run time.
 
 At DeepSeek-V3's shapes every entry keeps to the chip's shared memory and spills no register, which
-tests/kernels/gpu/test_compiled.py holds. Matrices whose columns 128 does not divide are read with masks; some spill then.
+tests/kernels/gpu/test_compiled.py holds. Matrices whose columns 128 does not divide
+are read with masks; then some spill.
 """
 
 from dataclasses import dataclass
