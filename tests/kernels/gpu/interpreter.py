@@ -1,0 +1,48 @@
+"""Repairs of Triton's interpreter (seen in 3.9), which multiplies BF16 operands as integers and rounds without carry.
+
+Casts and products of BF16, FP16 and FP8 E4M3 are done by torch instead: exact products, FP32 sums, nearest even.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+TORCH = {
+    tl.float8e4nv: torch.float8_e4m3fn,
+    tl.bfloat16: torch.bfloat16,
+    tl.float16: torch.float16,
+    tl.float32: torch.float32,
+}
+BITS = {8: torch.uint8, 16: torch.int16, 32: torch.int32}
+FP8_MAX = 448.0  # GPUs saturate, torch makes NaN
+
+
+def repair() -> None:
+    convert, builder = interpreter._convert_float, interpreter.interpreter_builder
+
+    def convert_float(data: np.ndarray, source: Any, target: Any, rounding: Any) -> np.ndarray:
+        if source not in TORCH or target not in TORCH:
+            return convert(data, source, target, rounding)
+        found = as_torch(data, source)
+        if target == tl.float8e4nv:
+            found = found.float().clamp(-FP8_MAX, FP8_MAX)
+        size = target.primitive_bitwidth
+        bits = found.to(TORCH[target]).view(BITS[size]).numpy().view(f"uint{size}")
+        return bits.reshape(data.shape)
+
+    def create_dot(a: Any, b: Any, c: Any, precision: Any, imprecise: Any) -> Any:
+        left, right = (as_torch(x.data, x.dtype.scalar).float().numpy() for x in (a, b))
+        return interpreter.TensorHandle(np.matmul(left, right) + c.data, c.dtype.scalar)
+
+    interpreter._convert_float = convert_float
+    builder.create_dot = create_dot
+
+
+def as_torch(data: np.ndarray, dtype: Any) -> torch.Tensor:
+    flat = np.ascontiguousarray(data).view(
+        f"int{dtype.primitive_bitwidth}" if dtype.primitive_bitwidth > 8 else "uint8"
+    )
+    return torch.from_numpy(flat.copy()).view(TORCH[dtype])
