@@ -127,3 +127,9 @@ def test_folders_follow_xdg(tmp_path, monkeypatch):
     assert cache_dir() == tmp_path / "elsewhere/localmoe"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_dir() == tmp_path / ".cache/localmoe"
+
+
+def test_a_setting_is_told_by_what_would_change_it():
+    origins = {"plan": "flag", "max_tokens": "flag", "context": "environment", "threads": "config.toml"}
+    told = [Settings(origins=origins).said_by(name) for name in (*origins, "isa")]
+    assert told == ["--plan", "--max-tokens", "LOCALMOE_CONTEXT", "config.toml", "default"]
