@@ -15,7 +15,7 @@ from localmoe.tui.commands import COMMANDS
 ROOT = Path(__file__).parents[2]
 INTENTS = tomllib.loads((ROOT / "assets/guide/corpus/intents.toml").read_text())["intent"]
 OUTSIDE = tomllib.loads((ROOT / "assets/guide/corpus/outside.toml").read_text())["refusals"]
-CATALOGUE = tomllib.loads((ROOT / "models.toml").read_text())
+CATALOGUE = {k: v for k, v in tomllib.loads((ROOT / "models.toml").read_text()).items() if "repo" in v}
 
 COMMAND_LINE = get_command(app)
 # The prompt box handles the first two itself; Ctrl+C is the terminal's.
