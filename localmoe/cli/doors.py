@@ -135,7 +135,8 @@ def doctor_door(
 @app.command("bench")
 def bench_door(
     suite: Annotated[
-        str, typer.Option(help="Any of kernels, load, prefill, decode, slp, plan, startup, with commas.", metavar="SUITES")
+        str,
+        typer.Option(help="Any of kernels, load, prefill, decode, slp, plan, startup, with commas.", metavar="SUITES"),
     ] = "kernels,prefill,decode,startup",
     model: Model = None,
     threads: Threads = None,

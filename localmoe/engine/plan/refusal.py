@@ -82,9 +82,9 @@ def _chunk_hint(asked: Asked, chunk: int, missing: int) -> str:
     threads, _ = choices.choose_threads(asked)
     if asked.settings.origin("prefill_chunk") == "default":
         return ""
-    most = scratch_bytes(asked.config, chunk, threads) - missing
+    most = scratch_bytes(asked.config, chunk, threads, asked.isa) - missing
     shorter = (chunk >> n for n in range(1, chunk.bit_length()))
-    fitting = next((n for n in shorter if scratch_bytes(asked.config, n, threads) <= most), None)
+    fitting = next((n for n in shorter if scratch_bytes(asked.config, n, threads, asked.isa) <= most), None)
     return f"LOCALMOE_PREFILL_CHUNK={fitting} fits" if fitting else ""
 
 
