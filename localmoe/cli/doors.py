@@ -124,7 +124,8 @@ def doctor_door(json: Json = False) -> None:
 @app.command("bench")
 def bench_door(
     suite: Annotated[
-        str, typer.Option(help="Any of kernels, load, prefill, decode, slp, plan, startup, with commas.", metavar="SUITES")
+        str,
+        typer.Option(help="Any of kernels, load, prefill, decode, slp, plan, startup, with commas.", metavar="SUITES"),
     ] = "kernels,prefill,decode,startup",
     model: Model = None,
     threads: Threads = None,

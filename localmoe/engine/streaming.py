@@ -75,11 +75,9 @@ class _Switch:
 
 
 class StreamTrial:
-    """One way of streaming a model: so many devices, each with a ring and, if wished, a link of `cap` bytes a second."""
+    """One way of streaming a model: so many devices, each with a ring and, if wished, a link of `cap` bytes/s."""
 
-    def __init__(
-        self, model: StreamedModel, shape: Shape, *, num_devices: int = 1, cap: float | None = None
-    ) -> None:
+    def __init__(self, model: StreamedModel, shape: Shape, *, num_devices: int = 1, cap: float | None = None) -> None:
         self._model = model
         self._source = _Switch(model.files)
         self._open = ExitStack()
