@@ -26,7 +26,7 @@ FEW_TOKENS = 32
 FIRST_GUESS = 128  # tokens with which the compute is gauged
 GAUGE_STEPS = 4
 COMPUTE_BOUND = 3.0  # times the tokens of the balanced case
-LINK_SHARE = 0.4  # of the disk's rate, for each of two links
+LINK_SHARE = 0.2  # of the disk's rate, for each of two links
 AGAINST = "the longer of transfer alone and compute alone"
 
 
