@@ -70,6 +70,9 @@ class _Switch:
     def experts(self, layer: int) -> Experts:
         return self._files.experts(layer)
 
+    def resting(self, layer: int, first: int, count: int) -> list[Bytes] | None:
+        return None
+
     def steps(self, layer: int, first: int, count: int, slot: Bytes) -> Sequence[Step]:
         return () if self.is_off else self._files.steps(layer, first, count, slot)
 

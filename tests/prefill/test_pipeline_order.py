@@ -29,6 +29,9 @@ class Watched:
     def experts(self, layer):
         return self._source.experts(layer)
 
+    def resting(self, layer, first, count):
+        return self._source.resting(layer, first, count)
+
     def steps(self, layer, first, count, slot):
         return [_WatchedStep(step, self.begun[layer]) for step in self._source.steps(layer, first, count, slot)]
 
