@@ -86,8 +86,6 @@ def disk_hint(asked: Asked) -> str:
     if found.placement.resident_share == 1:  # it is the context that does not fit
         return ""
     speed = decode_speed(asked, found.placement, found.cache.context)
-    if asked.executable_only:
-        return f"experts read from disk would make {speed}, but this version cannot run that plan yet"
     return f"--plan disk reads experts from disk, {speed}"
 
 
