@@ -1,4 +1,4 @@
-"""Steps whose experts come from disk when they are chosen: the resident path's answers, and no more reads than needed."""
+"""Steps whose experts come from disk when they are chosen: the resident path's answers, and no needless reads."""
 
 import sys
 import threading

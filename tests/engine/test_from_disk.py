@@ -12,7 +12,7 @@ from localmoe.engine.disk_network import DiskNetwork
 from localmoe.engine.engine import Engine
 from localmoe.engine.plan import make, make_plan
 from localmoe.engine.request import Request, Sampling
-from localmoe.errors import UsageError
+from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.events import Failed, Finished, TextDelta
 from localmoe.settings import Settings
 
@@ -42,7 +42,7 @@ def small_memory(monkeypatch):
             except UsageError:  # all of it fits
                 high = middle
                 continue
-            except Exception:
+            except OutOfMemoryError:
                 low = middle
                 continue
             if 0.3 < plan.placement.resident_share < 0.7:
