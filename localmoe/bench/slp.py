@@ -21,11 +21,12 @@ SHAPE = Shape(group_experts=8, num_slots=4)
 ONE_SLOT = Shape(group_experts=8, num_slots=1)
 NUM_ROUNDS = 5
 ROUNDS_S = 90.0  # no further round of a case is begun after this
-MAX_TOKENS = 4096
+MAX_TOKENS = 2048
 FEW_TOKENS = 32
-PROBES = (256, 1024)  # tokens with which the compute is gauged
-COMPUTE_BOUND = 2.0  # times the transfer
-LINK_SHARE = 0.4  # of the disk's rate, for each of two links
+FIRST_GUESS = 128  # tokens with which the compute is gauged
+GAUGE_STEPS = 4
+COMPUTE_BOUND = 3.0  # times the tokens of the balanced case
+LINK_SHARE = 0.2  # of the disk's rate, for each of two links
 AGAINST = "the longer of transfer alone and compute alone"
 
 
@@ -69,21 +70,22 @@ def measure(settings: Settings, model: str | None, listener: Listener) -> Iterat
 
 
 def _choose_tokens(trial: StreamTrial, listener: Listener) -> dict[str, int]:
-    """Tokens of each case, from how long compute takes with few and with many."""
+    """Tokens of each case."""
     listener.progress("slp: gauging transfer and compute")
     trial.wall_s(FEW_TOKENS)  # touches memory, and leaves experts in the slots
-    transfer_s = median(trial.transfer_s() for _ in range(2))
-    few_s, many_s = (min(trial.compute_s(n) for _ in range(2)) for n in PROBES)
-    each_s = max(1e-9, (many_s - few_s) / (PROBES[1] - PROBES[0]))
+    transfer_s = median(trial.transfer_s() for _ in range(3))
+    balanced = _tokens_for(trial, transfer_s)
+    many = min(MAX_TOKENS, round(COMPUTE_BOUND * balanced))
+    return {"slp-transfer": FEW_TOKENS, "slp-balanced": balanced, "slp-compute": many}
 
-    def tokens_for(seconds: float) -> int:
-        return min(MAX_TOKENS, max(FEW_TOKENS, round((seconds - few_s) / each_s) + PROBES[0]))
 
-    return {
-        "slp-transfer": FEW_TOKENS,
-        "slp-balanced": tokens_for(transfer_s),
-        "slp-compute": tokens_for(COMPUTE_BOUND * transfer_s),
-    }
+def _tokens_for(trial: StreamTrial, seconds: float) -> int:
+    """As many as compute in `seconds`: the time grows a little slower than their number, so a few steps find it."""
+    num_tokens = FIRST_GUESS
+    for _ in range(GAUGE_STEPS):
+        found_s = min(trial.compute_s(num_tokens) for _ in range(2))
+        num_tokens = max(FEW_TOKENS, min(MAX_TOKENS, round(num_tokens * seconds / found_s)))
+    return num_tokens
 
 
 def _rounds(trial: StreamTrial, case: str, num_tokens: int, listener: Listener) -> list[Round]:

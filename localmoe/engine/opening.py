@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from localmoe.chat.template import Template, guess_template, template_for
 from localmoe.engine import defaults
 from localmoe.engine.checks import check_vocabulary
+from localmoe.engine.from_disk import open_from_disk, resting_specs
 from localmoe.engine.plan import Plan, make_plan
 from localmoe.engine.plan_json import plan_object
 from localmoe.engine.request import EngineInfo
@@ -121,10 +122,11 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
     stop_ids = template.stop_ids | defaults.stop_tokens(checkpoint.generation_config) | set(config.eos_ids)
     steps.check()
     plan = _plan(source, checkpoint, config, specs, settings, backend)
-    store = steps.load(checkpoint, specs)
+    is_disk = plan.kind == "disk"
+    store = steps.load(checkpoint, resting_specs(config, specs, plan) if is_disk else specs, in_one_part=is_disk)
     try:
         steps.begin("preparing", store.nbytes)
-        network = backend.open(config, store, plan)
+        network = open_from_disk(checkpoint, config, store, plan) if is_disk else backend.open(config, store, plan)
         steps.begin("self-test", store.nbytes)
         network.self_test()
     except BaseException:
@@ -214,10 +216,11 @@ class _Steps:
         if self._cancelled():
             raise CancelledError("opening the model was interrupted.", "run the command again.")
 
-    def load(self, checkpoint: Checkpoint, specs: list[TensorSpec]) -> Store:
-        """The weights, with their rate and an estimate."""
+    def load(self, checkpoint: Checkpoint, specs: list[TensorSpec], *, in_one_part: bool) -> Store:
+        """The weights, with their rate and an estimate; split over the NUMA nodes, or in one part."""
         self._start_s = time.monotonic()
-        return load(checkpoint, specs, on_progress=self._tell, cancelled=self._cancelled)
+        nodes = () if in_one_part else None
+        return load(checkpoint, specs, on_progress=self._tell, cancelled=self._cancelled, nodes=nodes)
 
     def _tell(self, done: int, total: int) -> None:
         now = time.monotonic()

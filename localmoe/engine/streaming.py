@@ -18,7 +18,7 @@ from localmoe.model.cache import LatentCache
 from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.decoder import load_model
 from localmoe.model.network import choose_target
-from localmoe.model.tensors import expected_tensors
+from localmoe.model.tensors import expected_tensors, expert_prefixes
 from localmoe.prefill.pipeline import Pipeline, Shape
 from localmoe.weights.expert_source import FileExperts
 from localmoe.weights.layout import expert_of
@@ -40,8 +40,7 @@ class StreamedModel:
         specs = expected_tensors(self.config)
         checkpoint.validate(specs)
         c = self.config
-        layers = [f"model.layers.{n}.mlp.experts" for n in range(c.num_dense_layers, c.num_layers)]
-        self.files = FileExperts(checkpoint, layers)
+        self.files = FileExperts(checkpoint, expert_prefixes(c))
         self._store = load(checkpoint, [spec for spec in specs if not expert_of(spec.name)])
         self._store.stream(self.files.described())
         self.model = load_model(c, self._store)
@@ -70,16 +69,17 @@ class _Switch:
     def experts(self, layer: int) -> Experts:
         return self._files.experts(layer)
 
+    def resting(self, layer: int, first: int, count: int) -> list[Bytes] | None:
+        return None
+
     def steps(self, layer: int, first: int, count: int, slot: Bytes) -> Sequence[Step]:
         return () if self.is_off else self._files.steps(layer, first, count, slot)
 
 
 class StreamTrial:
-    """One way of streaming a model: so many devices, each with a ring and, if wished, a link of `cap` bytes a second."""
+    """One way of streaming a model: so many devices, each with a ring and, if wished, a link of `cap` bytes/s."""
 
-    def __init__(
-        self, model: StreamedModel, shape: Shape, *, num_devices: int = 1, cap: float | None = None
-    ) -> None:
+    def __init__(self, model: StreamedModel, shape: Shape, *, num_devices: int = 1, cap: float | None = None) -> None:
         self._model = model
         self._source = _Switch(model.files)
         self._open = ExitStack()

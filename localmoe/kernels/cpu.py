@@ -25,6 +25,7 @@ from localmoe.kernels.recording import Recording, Value, arena_floats, native_pa
 
 __all__ = ["CpuOps", "CpuProgram", "Value", "plan_buffers"]
 
+
 class _Pages:
     """A page table of ops.PageTable for programs that have no cache."""
 

@@ -135,10 +135,11 @@ class SegmentProgram:
         """The share of the ops that are done, from any thread."""
         return float(self._program.progress)
 
-    def begin(self, tokens: Tokens, cancel: CancelFlag | None) -> None:
+    def begin(self, tokens: Tokens, cancel: CancelFlag | None, *, urgent: bool = False) -> None:
         """The runs that follow are about `tokens`; `logits` [S, vocab] is filled by the last of them."""
         self._tokens = tokens
         self._cancel = cancel
+        self._urgent = urgent
         self.logits = np.empty((len(tokens.selected), self.logits.shape[1]), np.float32)
         tables = [s.table.pages for s in tokens.segments] or [np.zeros(1, np.int32)]
         self._args = (
@@ -160,7 +161,7 @@ class SegmentProgram:
             window = native.ExpertGroup(group.first, group.count, list(group.data), group.overwrites)
         forced = self._tokens.forced_experts
         complete = self._program.run(
-            self.pool, first, end, *self._args, self.logits, False, self._cancel, forced, window
+            self.pool, first, end, *self._args, self.logits, self._urgent, self._cancel, forced, window
         )
         if not complete:
             raise CancelledError("The run was cancelled.")

@@ -38,22 +38,22 @@ class Network:
         self.cache = cache
         self.isa = choose_target(isa)
         self._store = store
-        self._model = load_model(config, store)
-        self._pool = native.Pool(cpus)
-        self._worker_nodes = [store.nodes.index(n) if n in store.nodes else -1 for n in nodes_of(cpus)]
+        self.model = load_model(config, store)
+        self.pool = native.Pool(cpus)
+        self.worker_nodes = [store.nodes.index(n) if n in store.nodes else -1 for n in nodes_of(cpus)]
 
     @property
     def num_threads(self) -> int:
         """Workers of the pool."""
-        return int(self._pool.num_workers)
+        return int(self.pool.num_workers)
 
     def program(self, max_tokens: int) -> CpuProgram:
         """The whole network, recorded for up to `max_tokens` tokens."""
 
         def network(ops: CpuOps) -> Value:
-            return decode(ops, self._model, self.cache)
+            return decode(ops, self.model, self.cache)
 
-        return CpuProgram(network, max_tokens, self._pool, self.isa, self._worker_nodes)
+        return CpuProgram(network, max_tokens, self.pool, self.isa, self.worker_nodes)
 
     def self_test(self) -> None:
         """One expert (or dense layer) on the chosen target against the scalar one. VerificationError if they differ."""
@@ -72,18 +72,17 @@ class Network:
         self._store.close()
 
     def _probe(self) -> Linear:
-        for n, layer in enumerate(self._model.layers):
-            if layer.moe is not None:
+        for n, layer in enumerate(self.model.layers):
+            if layer.moe is not None and len(layer.moe.experts.parts[0].blob):
                 return self._store.experts(f"model.layers.{n}.mlp.experts").expert(0)[0]
-        first = self._model.layers[0].ffn
-        assert first is not None
-        return first.gate
+        first = self.model.layers[0]
+        return first.ffn.gate if first.ffn else first.attention.out
 
     def _apply(self, w: Linear, x: np.ndarray, target: str) -> np.ndarray:
         def network(ops: CpuOps) -> Value:
             return ops.linear(ops.input(x), w)
 
-        return CpuProgram(network, len(x), self._pool, target).apply(len(x))
+        return CpuProgram(network, len(x), self.pool, target).apply(len(x))
 
 
 def open_network(

@@ -16,6 +16,11 @@ def expected_tensors(config: ModelConfig) -> list[TensorSpec]:
     return list(_model(config))
 
 
+def expert_prefixes(config: ModelConfig) -> list[str]:
+    """Of the routed experts' names, for each layer that has some."""
+    return [f"model.layers.{n}.mlp.experts" for n in range(config.num_dense_layers, config.num_layers)]
+
+
 def _model(config: ModelConfig) -> Iterator[TensorSpec]:
     yield _plain("model.embed_tokens.weight", config.vocab, config.hidden)
     for n in range(config.num_layers):

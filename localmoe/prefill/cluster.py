@@ -9,16 +9,18 @@ one, so latents are waited for and not sent.
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localmoe.kernels.cpu import Value
 from localmoe.kernels.ops import Segment
 from localmoe.kernels.segments import SegmentOps, SegmentProgram, Stop, Tokens
-from localmoe.model.decoder import Model, decode
 from localmoe.model.cache import LatentCache
-from localmoe.model.experts import Moe, routed
-from localmoe.kernels.cpu import Value
+from localmoe.model.decoder import Model, decode
+from localmoe.model.experts import routed
 from localmoe.prefill.compute import compute_groups, finish, segment, timed
 from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
@@ -82,7 +84,7 @@ def most_own_tokens(max_tokens: int, num_devices: int) -> int:
 def share_tokens(tokens: Tokens, num_devices: int) -> list[Share]:
     """An early and a late block of tokens for each device, so that all see about as many keys."""
     edges = np.linspace(0, tokens.num_rows, 2 * num_devices + 1).astype(int)
-    blocks = [range(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    blocks = [range(a, b) for a, b in pairwise(edges)]
     return [_share(tokens, (blocks[n], blocks[2 * num_devices - 1 - n])) for n in range(num_devices)]
 
 
@@ -202,13 +204,13 @@ class Exchange:
         assert stop.out is not None
         own = lane.program.rows(stop.out, share.num_rows(stop))
         for m, other in enumerate(self._lanes):
-            partial = self._whole(other, group_stop.out, stop)
+            theirs = self._whole(other, group_stop.out, stop)
             for rows in share.of(stop):
-                target, source = _at(own, rows.own, rows.count), _at(partial, rows.whole, rows.count)
+                target, source = _at(own, rows.own, rows.count), _at(theirs, rows.whole, rows.count)
                 if m == 0:
                     lane.computes.peer_copy(target, source)
                 else:
-                    timed(lane, "exchange", stop.layer, -1, _adding(target, source))
+                    timed(lane, "exchange", stop.layer, -1, partial(_add, target, source))
             if m != n:
                 self._count(reduced=own.nbytes)
 
@@ -269,16 +271,5 @@ def _at(rows: NDArray[np.float32], start: int, count: int) -> NDArray[np.float32
     return rows[start : start + count]
 
 
-def _adding(target: NDArray[np.float32], source: NDArray[np.float32]) -> "Adding":
-    return Adding(target, source)
-
-
-@dataclass(frozen=True)
-class Adding:
-    """target += source."""
-
-    target: NDArray[np.float32]
-    source: NDArray[np.float32]
-
-    def __call__(self) -> None:
-        np.add(self.target, self.source, out=self.target)
+def _add(target: NDArray[np.float32], source: NDArray[np.float32]) -> None:
+    np.add(target, source, out=target)

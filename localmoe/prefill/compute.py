@@ -8,7 +8,6 @@ from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
 from localmoe.prefill.ring import GroupPlan, Slot
 from localmoe.prefill.spans import Stage
-from localmoe.weights.expert_source import group_views
 
 
 def compute(lane: Lane, job: Job) -> None:
@@ -69,6 +68,5 @@ def timed(lane: Lane, stage: Stage, layer: int, group: int, work: Callable[[], N
 
 
 def _group_work(lane: Lane, stop: Stop, slot: Slot, group: GroupPlan) -> Callable[[], None]:
-    data = group_views(lane.source.experts(group.layer), group.count, slot.view)
-    experts = Group(group.first, group.count, data, overwrites=group.is_first)
+    experts = Group(group.first, group.count, slot.data, overwrites=group.is_first)
     return lambda: lane.mixtures.run_group(stop, experts)

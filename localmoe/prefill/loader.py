@@ -5,13 +5,16 @@ import time
 from localmoe.devices.device import Bytes, Step
 from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
+from localmoe.weights.expert_source import group_views
 
 
 def load_groups(lane: Lane, job: Job) -> None:
     """Runs ahead across layers as far as the ring allows."""
     for group in lane.groups:
         slot = lane.ring.take(job, group)
-        steps = lane.source.steps(group.layer, group.first, group.count, slot.view)
+        resting = lane.source.resting(group.layer, group.first, group.count)
+        slot.data = resting or group_views(lane.source.experts(group.layer), group.count, slot.view)
+        steps = () if resting else lane.source.steps(group.layer, group.first, group.count, slot.view)
         lane.loads.copy_async(slot.view, [_Timed(step, slot.loaded) for step in steps])
         lane.loads.record(slot.ready)
         lane.loaded_bytes += sum(step.nbytes for step in steps)

@@ -22,8 +22,8 @@ from localmoe.model.decoder import Model, decode
 from localmoe.prefill.cluster import (
     Exchange,
     Exchanged,
-    most_own_tokens,
     mixtures_program,
+    most_own_tokens,
     own_program,
     share_tokens,
 )
@@ -208,8 +208,11 @@ class Pipeline:
         """Lets the actors work until all are done; raises what ended them before. `model` has each device's."""
         actors: list[tuple[str, Callable[[], None]]] = []
         for n, lane in enumerate(self._lanes):
-            works = {"loader": partial(load_groups, lane, job), "model": model(n)}
-            works["unloader"] = partial(free_slots, lane, job)
+            works: dict[str, Callable[[], None]] = {
+                "loader": partial(load_groups, lane, job),
+                "model": model(n),
+                "unloader": partial(free_slots, lane, job),
+            }
             actors += [(f"{name}-{lane.device.name}", work) for name, work in works.items()]
         job.start(actors)
         try:

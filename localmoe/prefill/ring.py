@@ -28,6 +28,7 @@ class Slot:
     ready: Event
     done: Event
     group: GroupPlan | None = None
+    data: list[Bytes] = field(default_factory=list)  # of each part, where the group is computed: here, or elsewhere
     loaded: list[float] = field(default_factory=list)  # times at which its pieces began and ended
 
 
@@ -79,6 +80,7 @@ class Ring:
     def give_back(self, slot: Slot) -> None:
         """Nobody reads it any more."""
         slot.group = None
+        slot.data = []
         self._free.put(slot)
 
     def reset(self) -> None:

@@ -33,6 +33,10 @@ class ExpertSource(Protocol):
         """Their number, and where matrices lie in an expert's bytes."""
         ...
 
+    def resting(self, layer: int, first: int, count: int) -> list[Bytes] | None:
+        """Each part's bytes of experts [first, first + count), where they are computed in place; None: in a slot."""
+        ...
+
     def steps(self, layer: int, first: int, count: int, slot: Bytes) -> Sequence[Step]:
         """The copy of experts [first, first + count) into `slot`, which has room for them."""
         ...
@@ -62,6 +66,9 @@ class MemoryExperts:
     def experts(self, layer: int) -> Experts:
         """As ExpertSource says."""
         return self._layers[layer]
+
+    def resting(self, layer: int, first: int, count: int) -> list[Bytes] | None:
+        """None: as for a device that the system's memory is far from."""
 
     def steps(self, layer: int, first: int, count: int, slot: Bytes) -> Sequence[Step]:
         """As ExpertSource says."""
@@ -100,6 +107,9 @@ class FileExperts:
     def described(self) -> Mapping[str, Experts]:
         """All layers by prefix, for Store.stream."""
         return {layer.prefix: layer.experts for layer in self._layers}
+
+    def resting(self, layer: int, first: int, count: int) -> list[Bytes] | None:
+        """None: nothing rests in memory."""
 
     def steps(self, layer: int, first: int, count: int, slot: Bytes) -> Sequence[Step]:
         """As ExpertSource says."""

@@ -100,6 +100,10 @@ class Store:
         )
         return Experts(layout.num_experts, tuple(parts))
 
+    def has_experts(self, prefix: str) -> bool:
+        """Whether some of the experts under `prefix` rest here."""
+        return prefix in self._layout.experts
+
     def stream(self, experts: Mapping[str, Experts]) -> None:
         """Experts by prefix that do not rest here, but come from elsewhere when they are computed."""
         self._streamed = experts

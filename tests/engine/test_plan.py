@@ -278,7 +278,7 @@ def test_what_runs_is_the_cpu_and_the_plan_says_so():
     assert "the bus shows no NVIDIA GPU" in told(planned(executable_only=True), "plan")
 
 
-@pytest.mark.parametrize("kind", ["slp", "dslp", "disk"])
+@pytest.mark.parametrize("kind", ["slp", "dslp"])
 def test_a_plan_that_cannot_run_yet_is_refused(kind):
     settings = Settings(plan=kind, origins={"plan": "environment"})
     with pytest.raises(UsageError, match=f"the plan {kind}, chosen by LOCALMOE_PLAN, cannot run yet") as caught:
@@ -288,7 +288,14 @@ def test_a_plan_that_cannot_run_yet_is_refused(kind):
 
 def test_who_runs_a_model_too_large_hears_what_the_disk_would_do():
     error = refused(machine(200 * GB), executable_only=True)
-    assert "experts read from disk would make about 0." in error.hint and "cannot run that plan yet" in error.hint
+    assert "--plan disk reads experts from disk, about 0." in error.hint
+
+
+def test_the_plan_from_disk_runs_where_it_is_asked_for():
+    settings = Settings(plan="disk", origins={"plan": "flag"})
+    found = planned(machine(200 * GB), settings=settings, executable_only=True)
+    assert found.kind == "disk" and 0 < found.placement.resident_share < 1
+    assert told(found, "plan") == "plan: disk; chosen by flag"
 
 
 def test_rates_are_found_out_once_and_only_where_they_matter():

@@ -4,19 +4,17 @@ import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1] / "model"))
-import parity  # noqa: E402
+import parity
+from tiny import make_checkpoint  # noqa: F401
 
-from localmoe import _native as native  # noqa: E402
-from localmoe.devices.host import HostDevice  # noqa: E402
-from localmoe.hub.checkpoint import Checkpoint  # noqa: E402
-from localmoe.kernels.cpu import CpuProgram  # noqa: E402
-from localmoe.model.decoder import decode  # noqa: E402
-from localmoe.prefill.pipeline import Pipeline, Shape  # noqa: E402
-from localmoe.weights.expert_source import FileExperts, MemoryExperts  # noqa: E402
-from tiny import make_checkpoint  # noqa: E402, F401
+from localmoe import _native as native
+from localmoe.devices.host import HostDevice
+from localmoe.hub.checkpoint import Checkpoint
+from localmoe.kernels.cpu import CpuProgram
+from localmoe.model.decoder import decode
+from localmoe.prefill.pipeline import Pipeline, Shape
+from localmoe.weights.expert_source import FileExperts, MemoryExperts
 
 POOL = native.Pool([-1, -1])
 SAME = 1e-4
@@ -91,4 +89,3 @@ def logits(case, pipeline, sizes, *, start=0, table=None):
     table = table or pipeline._cache.new_table()
     found, _ = parity.run(pipeline, table, case.ids[start:], sizes, start=start)
     return found
-

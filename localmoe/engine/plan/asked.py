@@ -42,7 +42,6 @@ class Asked:
     dram_bytes: int | None  # for weights, cache and all else; None: unknown
     nodes: tuple[int, ...]  # NUMA nodes that the weights are split over; none where there is no choice
     on_disk: bool  # the model's files are here already
-    executable_only: bool
 
     @property
     def rates(self) -> "Rates":

@@ -87,8 +87,6 @@ def disk_hint(asked: Asked) -> DiskHint:
     if found.placement.resident_share == 1:  # it is the context that does not fit
         return NO_DISK_HINT
     speed = decode_speed(asked, found.placement, found.cache.context)
-    if asked.executable_only:
-        return DiskHint(note=f"experts read from disk would make {speed}, but this version cannot run that plan yet")
     return DiskHint(f"--plan disk reads experts from disk, {speed}")
 
 

@@ -51,7 +51,6 @@ def make_plan(
         dram_bytes=dram_for(machine, weights.total),
         nodes=memory_nodes(machine),
         on_disk=on_disk,
-        executable_only=executable_only,
     )
     if executable_only:
         return _executable(asked)
@@ -61,14 +60,20 @@ def make_plan(
 
 
 def _executable(asked: Asked) -> Plan:
-    """This version computes on the CPU."""
+    """This version computes on the CPU, with experts from memory, or from disk where that is asked for."""
     wanted = asked.settings.plan
+    if wanted == "disk":
+        from localmoe.engine.plan.from_disk import plan_disk  # with the model of cost: not for who fits
+
+        plan = plan_disk(asked)
+        why = f"chosen by {asked.settings.origin('plan')}"
+        return replace(plan, decisions=(Decision("plan", "disk", why), *plan.decisions))
     if wanted not in ("auto", "cpu"):
         where = asked.settings.said_by("plan")
         raise UsageError(
             f"the plan {wanted}{'' if where == 'default' else f', chosen by {where},'} cannot run yet: this version"
-            " computes on the CPU, with all weights in memory",
-            "--plan cpu runs; localmoe doctor shows what the others would do",
+            " computes on the CPU",
+            "--plan cpu and --plan disk run; localmoe doctor shows what the others would do",
         )
     plan = plan_cpu(asked)
     why = f"chosen by {asked.settings.said_by('plan')}" if wanted == "cpu" else _why_cpu(asked)

@@ -54,6 +54,7 @@ struct Recorder {
   Program program;
   int tokens;
   size_t arena = 0;
+  std::vector<ExpertWindow> groups;  // for the last op, one after the other; none: all of it is one run
 
   Recorder(int tokens, const Kernels& kernels) : program(tokens, kernels), tokens(tokens) {}
 
@@ -92,7 +93,15 @@ Floats outcome(const Kernels& kernels, Pool& pool, const Sessions& sessions, int
   Recorder recorder(run.num_tokens, kernels);
   record(recorder, {Rows::kLogits, width, width});
   recorder.program.plan(recorder.arena, pool.num_workers(), {});
-  recorder.program.forward(pool, Urgency::urgent, nullptr, std::move(run));
+  Program& program = recorder.program;
+  if (!recorder.groups.empty()) run.end_op = program.num_ops() - 1;
+  program.forward(pool, Urgency::urgent, nullptr, run);
+  run.first_op = program.num_ops() - 1;
+  run.end_op = program.num_ops();
+  for (const ExpertWindow& window : recorder.groups) {
+    run.window = window;
+    program.forward(pool, Urgency::urgent, nullptr, run);
+  }
   return out;
 }
 
@@ -215,6 +224,23 @@ void check_experts() {
           const RoutingRows routing{ids.data(), 0, kTopK, r.value(kTopK)};
           r.program.append(make_route(r.given(logits), {ExpertWeights::kNum, kTopK, 1, 1, true, false, true, 2.5F, nullptr}, routing));
           r.program.append(make_experts(given, routing, {experts.part}, out));
+        });
+        std::vector<std::vector<uint8_t>> groups;  // each ends where its memory ends
+        for (int first = 0; first < ExpertWeights::kNum; first += 3) {
+          const int end = std::min(ExpertWeights::kNum, first + 3);
+          groups.emplace_back(experts.data.begin() + first * static_cast<ptrdiff_t>(experts.part.stride), experts.data.begin() + end * static_cast<ptrdiff_t>(experts.part.stride));
+        }
+        check(named("groups of experts", {hidden, inter, static_cast<int>(type), tokens}), {{0, tokens}}, hidden, [&](Recorder& r, Rows out) {
+          const Rows given = r.given(x);
+          const RoutingRows routing{ids.data(), 0, kTopK, r.value(kTopK)};
+          r.program.append(make_route(r.given(logits), {ExpertWeights::kNum, kTopK, 1, 1, true, false, true, 2.5F, nullptr}, routing));
+          ExpertPart nowhere = experts.part;
+          nowhere.data = nullptr;
+          r.program.append(make_expert_group(given, routing, {nowhere}, out));
+          for (size_t n = 0; n < groups.size(); ++n) {
+            const int first = 3 * static_cast<int>(n);
+            r.groups.push_back({first, std::min(3, ExpertWeights::kNum - first), {groups[n].data()}, n == 0});
+          }
         });
       }
     }
