@@ -9,8 +9,8 @@ from localmoe.hardware import Gpu as GpuFound
 from localmoe.hardware import GpuPair, Machine, PcieLink
 
 MEMORY_SHARE = 0.85  # of the data sheet's bandwidth that reads reach
-# With these the SLP paper's prefill speeds come out on its RTX 5090 (engine/cost/slp_paper.py). Its attention multiplies
-# in FP8 and FP4: of their peaks it is a half and a fifth.
+# With these the SLP paper's prefill speeds come out on its RTX 5090 (engine/cost/slp_paper.py). Its attention
+# multiplies in FP8 and FP4, of whose peaks that is a half and a fifth.
 GEMM_SHARE = 0.3  # of the tensor cores' peak
 ATTENTION_SHARE = 0.99  # of the BF16 peak
 LINK_SHARE = 0.84  # of a PCIe link's bytes that copies from pinned memory reach: 53 GB/s of gen 5 x16

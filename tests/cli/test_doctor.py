@@ -97,7 +97,7 @@ def test_a_machine_that_is_too_small():
     assert rows(lines, "kimi-k2")[1:4] == ["no:", "1.0", "TB"]
     assert rows(lines, "moonlight")[1:4] == ["disk", "+", "DRAM"]
     assert rows(lines, "moonlight")[-3:] == ["no", "/", "no"]
-    assert any("streaming from disk is planned for" in line for line in lines)
+    assert any("disk + DRAM runs with --plan disk" in line for line in lines)
 
 
 def test_one_model_on_the_papers_machine(capsys):

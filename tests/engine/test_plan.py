@@ -295,7 +295,7 @@ def test_the_plan_from_disk_runs_where_it_is_asked_for():
     settings = Settings(plan="disk", origins={"plan": "flag"})
     found = planned(machine(200 * GB), settings=settings, executable_only=True)
     assert found.kind == "disk" and 0 < found.placement.resident_share < 1
-    assert told(found, "plan") == "plan: disk; chosen by flag"
+    assert told(found, "plan") == "plan: disk; chosen by --plan"
 
 
 def test_rates_are_found_out_once_and_only_where_they_matter():

@@ -137,7 +137,7 @@ def _notes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
     if any(one.plan and one.plan.gpus for one in found):
         yield "GPUs are planned for; this version still computes on the CPU alone"
     if any(one.plan and one.plan.kind == "disk" for one in found):
-        yield "streaming from disk is planned for; this version needs all weights in memory"
+        yield "disk + DRAM runs with --plan disk: what memory does not hold is read as needed"
     if any(one.is_estimate and one.plan for one in found):
         yield "~ are estimates from data sheets: `localmoe doctor --measure` measures"
     elif survey.measured:

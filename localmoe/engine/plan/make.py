@@ -66,7 +66,7 @@ def _executable(asked: Asked) -> Plan:
         from localmoe.engine.plan.from_disk import plan_disk  # with the model of cost: not for who fits
 
         plan = plan_disk(asked)
-        why = f"chosen by {asked.settings.origin('plan')}"
+        why = f"chosen by {asked.settings.said_by('plan')}"
         return replace(plan, decisions=(Decision("plan", "disk", why), *plan.decisions))
     if wanted not in ("auto", "cpu"):
         where = asked.settings.said_by("plan")
