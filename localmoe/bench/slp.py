@@ -19,7 +19,7 @@ from localmoe.settings import Settings
 
 SHAPE = Shape(group_experts=8, num_slots=4)
 ONE_SLOT = Shape(group_experts=8, num_slots=1)
-NUM_ROUNDS = 5
+NUM_ROUNDS = 7
 ROUNDS_S = 90.0  # no further round of a case is begun after this
 MAX_TOKENS = 2048
 FEW_TOKENS = 32

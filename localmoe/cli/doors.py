@@ -19,7 +19,9 @@ Context = Annotated[int | None, typer.Option(help="Most tokens in a conversation
 Threads = Annotated[int | None, typer.Option(help="Worker threads; default: one per core.", metavar="N")]
 Plan = Annotated[
     str | None,
-    typer.Option("--plan", help="What computes where: auto, cpu, slp, dslp or disk; cpu runs today.", metavar="PLAN"),
+    typer.Option(
+        "--plan", help="What computes where: auto, cpu, slp, dslp or disk; cpu, disk run today.", metavar="PLAN"
+    ),
 ]
 Think = Annotated[bool | None, typer.Option("--think/--no-think", help="Let the model think before it answers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
