@@ -103,6 +103,8 @@ struct Kernels {
   // GEMM. pack writes a strip: 1..16 token rows side by side, in the room of strip_floats() floats and in the form in which
   // gemm reads them for weights of `type`; for f32 [padded(cols)][16]. Zeros for missing tokens and padding.
   size_t (*strip_floats)(int cols, WeightType type);
+  // Strips that stay in the caches of this target's cores while many rows of weights are multiplied by them; at least 3.
+  int (*strips_kept)(int cols, WeightType type);
   void (*pack)(const float* const* x, int num_tokens, int cols, WeightType type, float* out);
   // Columns [row0, row0 + rows) of a strip of `cols` columns, from a product as gemm leaves it, c[rows][16]. Whoever has the
   // last of them adds the padding.

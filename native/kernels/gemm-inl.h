@@ -178,7 +178,8 @@ void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const
 // specialises this in a file before this one.
 template <class W>
 struct Gemm {
-  static constexpr int kColumnFloats = kStrip;  // of a strip
+  static constexpr int kColumnFloats = kStrip;   // of a strip
+  static constexpr int kKeptBytes = 1 << 30;     // of strips: FMAs take longer than what they read, wherever it comes from
   static constexpr size_t kScratchFloats = static_cast<size_t>(kGemmRows) * kPanelStride;
 
   static void pack(const float* const* x, int num_tokens, int cols, float* out) { pack_columns(x, num_tokens, cols, out); }
@@ -208,6 +209,13 @@ size_t strip_floats(int cols, WeightType type) {
   size_t floats = 0;
   with_weights(type, [&](auto weights) { floats = static_cast<size_t>(padded(cols) * Gemm<decltype(weights)>::kColumnFloats); });
   return floats;
+}
+
+int strips_kept(int cols, WeightType type) {
+  int kept = 0;
+  with_weights(type, [&](auto weights) { kept = Gemm<decltype(weights)>::kKeptBytes; });
+  const int fitting = kept / static_cast<int>(strip_floats(cols, type) * sizeof(float));
+  return fitting > 3 ? fitting : 3;
 }
 
 size_t gemm_scratch_floats() { return larger(Gemm<F32Weights>::kScratchFloats, Gemm<Fp8Weights>::kScratchFloats); }

@@ -69,6 +69,7 @@ KERNEL_INLINE void multiply_tiles(const uint8_t* panel, int tiles, const uint8_t
 template <class W>
 struct GemmInTiles {
   static constexpr int kColumnFloats = kTerms * kStrip / 2;
+  static constexpr int kKeptBytes = 3 << 19;  // of L2's 2 MB
   static constexpr size_t kScratchFloats = kPanelBytes / sizeof(float) + static_cast<size_t>(kPanelRows) * kStrip;
 
   static void pack(const float* const* x, int num_tokens, int cols, float* out) {

@@ -13,6 +13,7 @@ constexpr Kernels make_table(const char* name) {
   table.gemv = gemv;
   table.gevm = gevm;
   table.strip_floats = strip_floats;
+  table.strips_kept = strips_kept;
   table.pack = pack;
   table.pack_product = pack_product;
   table.gemm = gemm;

@@ -164,12 +164,12 @@ class ExpertsOp : public Op {
 
   void plan_gate_up(const Run& run) {
     const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(gate_, run.num_workers, kPartRows));
-    plan_units(kGateUp, &ExpertPart::gate, gemv_rows, gated_);
+    plan_units(run, kGateUp, &ExpertPart::gate, gemv_rows, gated_);
   }
 
   void plan_down(const Run& run) {
     const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(down_, run.num_workers, 8));
-    plan_units(kDown, &ExpertPart::down, gemv_rows, done_);
+    plan_units(run, kDown, &ExpertPart::down, gemv_rows, done_);
     sum_rows_.clear();
     for (int row = 0; row < rows_; ++row) {
       const auto choice = slots_.of.begin() + row * routing_.top_k;
@@ -187,7 +187,7 @@ class ExpertsOp : public Op {
   }
 
   // The units of a phase and their tiles, in each part; `left` gets each expert's number of them.
-  void plan_units(Phase phase, ExpertMatrix ExpertPart::*matrix, int gemv_rows, std::vector<Countdown>& left) {
+  void plan_units(const Run& run, Phase phase, ExpertMatrix ExpertPart::*matrix, int gemv_rows, std::vector<Countdown>& left) {
     std::vector<int> tiles_of(slots_.used.size(), 0);
     for (int p = 0; p < num_parts(); ++p) {
       std::vector<Unit>& units = units_[phase == kDown][index(p)];
@@ -196,7 +196,7 @@ class ExpertsOp : public Op {
       int tiles = 0;
       for (int u = 0; u < static_cast<int>(slots_.used.size()); ++u) {
         const size_t first = units.size();
-        add_units(units, u, phase, gemv_rows);
+        add_units(run, units, u, phase, gemv_rows);
         const int before = tiles;
         for (size_t i = first; i < units.size(); ++i) {
           units[i].first_tile = tiles;
@@ -209,11 +209,13 @@ class ExpertsOp : public Op {
     for (size_t u = 0; u < tiles_of.size(); ++u) left[index(slots_.used[u].expert)].set(tiles_of[u]);
   }
 
-  void add_units(std::vector<Unit>& units, int u, Phase phase, int gemv_rows) const {
+  void add_units(const Run& run, std::vector<Unit>& units, int u, Phase phase, int gemv_rows) const {
     const Used& used = slots_.used[index(u)];
     if (!used.is_packed()) return units.push_back({u, -1, 0, gemv_rows, 0});
     const int strips = used.num_strips();
-    const int step = ceil_div(strips, ceil_div(strips, gemm_tile_strips(phase == kGateUp ? gate_ : down_)));
+    const Matrix& matrix = phase == kGateUp ? gate_ : down_;
+    const int most = std::min(gemm_tile_strips(matrix), run.kernels->strips_kept(matrix.cols, matrix.type));
+    const int step = ceil_div(strips, ceil_div(strips, most));
     const int gemm_rows = phase == kGateUp ? pair_rows(hidden_, step) : kGemmRows;
     for (int s = 0; s < strips; s += step) units.push_back({u, used.strip0 + s, std::min(step, strips - s), gemm_rows, 0});
   }

@@ -34,7 +34,7 @@ class LinearOp : public Op {
       tile_rows_ = gemv_tile_rows(w_, run.num_workers, 4);
       return ceil_div(w_.rows, tile_rows_);
     }
-    return ceil_div(w_.rows, kGemmRows) * ceil_div(ceil_div(rows, kStrip), tile_strips_);
+    return ceil_div(w_.rows, kGemmRows) * ceil_div(ceil_div(rows, kStrip), strips_of_tile(run));
   }
 
   void run_tile(int stage, int tile, int worker, Run& run) override {
@@ -57,6 +57,8 @@ class LinearOp : public Op {
   }
 
  private:
+  int strips_of_tile(const Run& run) const { return std::min(tile_strips_, run.kernels->strips_kept(w_.cols, w_.type)); }
+
   int begin_operand(Run& run, int rows) {
     if (!gemv_) return ceil_div(rows, kStrip);
     if (rows * w_.cols > 32768) return rows;
@@ -92,8 +94,9 @@ class LinearOp : public Op {
     const int blocks = ceil_div(w_.rows, kGemmRows);
     const int row0 = tile % blocks * kGemmRows;
     const int row1 = std::min(w_.rows, row0 + kGemmRows);
-    const int strip0 = tile / blocks * tile_strips_;
-    const int strips = std::min(tile_strips_, ceil_div(x_.count(run), kStrip) - strip0);
+    const int most_strips = strips_of_tile(run);
+    const int strip0 = tile / blocks * most_strips;
+    const int strips = std::min(most_strips, ceil_div(x_.count(run), kStrip) - strip0);
     const size_t strip_floats = run.kernels->strip_floats(w_.cols, w_.type);
     float* c = run.scratch_of(worker) + run.kernels->gemm_scratch_floats();
     constexpr ptrdiff_t kOut = kGemmRows * kStrip;
