@@ -32,8 +32,9 @@ def test_the_readme_shows_the_newest_results():
     assert table.in_readme(readme, table.table(rows_of(table.RESULTS))) == readme
 
 
-def test_the_results_have_benchs_columns_and_add_up():
-    rows = rows_of(BENCH / "results.csv")
+@pytest.mark.parametrize("name", ["results", "xeon-amx"])
+def test_the_results_have_benchs_columns_and_add_up(name):
+    rows = rows_of(BENCH / f"{name}.csv")
     assert tuple(rows[0]) == COLUMNS
     for row in rows:
         assert float(row["value"]) > 0
