@@ -39,7 +39,7 @@ def _prompt_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Ro
         start = s.context - tokens
         keys_read = tokens * start + tokens * (tokens + 1) // 2
         flops = 2.0 * heads * (keys_read * (s.nope + s.rope + s.value) + s.context * s.rank * (s.nope + s.value))
-        yield _row(case, flops, workers, s, _attention(workers, s, heads, tokens, start))
+        yield _row(case, flops, workers, s, attention_program(workers, s, heads, tokens, start))
 
 
 def _token_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row]:
@@ -47,10 +47,10 @@ def _token_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row
     for case, heads, context in (("attend-4k", s.heads, s.context), ("attend-8k", s.few_heads, 2 * s.context)):
         listener.progress(f"{case}: one token over {context:,}")
         flops = 2.0 * heads * (context * (2 * s.rank + s.rope) + s.rank * (s.nope + s.value))
-        yield _row(case, flops, workers, s, _attention(workers, s, heads, 1, context - 1))
+        yield _row(case, flops, workers, s, attention_program(workers, s, heads, 1, context - 1))
 
 
-def _attention(workers: Workers, s: Shapes, heads: int, num_tokens: int, start: int) -> Timed:
+def attention_program(workers: Workers, s: Shapes, heads: int, num_tokens: int, start: int) -> Timed:
     """`num_tokens` after `start` cached ones."""
     program = KernelProgram(workers, num_tokens)
     q, out = program.input(heads * (s.nope + s.rope)), program.rows(heads * s.value)

@@ -73,18 +73,21 @@ class OnDemand:
         forced_experts: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float32]:
         """As ops.Program says. Raises what a read failed with too; the next run finds everything free."""
-        counts = np.asarray([s.count for s in segments], np.int32)
-        assert len(ids) == counts.sum() <= self.max_tokens, "tokens do not fit the segments"
-        assert 0 <= ids.min() <= ids.max() < self._vocab, "no such token"
-        selected = np.arange(len(ids), dtype=np.int32) if all_logits else counts.cumsum(dtype=np.int32) - 1
-        forced = None if forced_experts is None else np.ascontiguousarray(forced_experts, np.int32)
+        tokens = Tokens.of_run(
+            ids,
+            segments,
+            all_logits=all_logits,
+            forced_experts=forced_experts,
+            most=self.max_tokens,
+            vocab=self._vocab,
+        )
         self.read_bytes, first = 0, 0
-        self._program.begin(Tokens(ids, segments, selected, forced), cancel, urgent=urgent)
+        self._program.begin(tokens, cancel, urgent=urgent)
         try:
             for stop in self._stops:
                 self._program.run(first, stop.op)
                 assert stop.x is not None
-                self._mix(stop, len(selected) if stop.x.selected else len(ids), cancel)
+                self._mix(stop, len(tokens.selected) if stop.x.selected else len(ids), cancel)
                 first = stop.op + 1
             self._program.run(first, self._program.num_ops)
         except BaseException:

@@ -61,6 +61,25 @@ class Tokens:
     selected: NDArray[np.int32]
     forced_experts: NDArray[np.int32] | None = None
 
+    @classmethod
+    def of_run(
+        cls,
+        ids: NDArray[np.int32],
+        segments: Sequence[Segment],
+        *,
+        all_logits: bool,
+        forced_experts: NDArray[np.int32] | None,
+        most: int,
+        vocab: int,
+    ) -> "Tokens":
+        """Checked: at most `most` tokens, as many as the segments have, each of the vocabulary's."""
+        counts = np.asarray([s.count for s in segments], np.int32)
+        assert len(ids) == counts.sum() <= most, "tokens do not fit the segments"
+        assert 0 <= ids.min() <= ids.max() < vocab, "no such token"
+        selected = np.arange(len(ids), dtype=np.int32) if all_logits else counts.cumsum(dtype=np.int32) - 1
+        forced = None if forced_experts is None else np.ascontiguousarray(forced_experts, np.int32)
+        return cls(ids, segments, selected, forced)
+
     @property
     def num_rows(self) -> int:
         return len(self.ids)

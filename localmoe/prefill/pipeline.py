@@ -141,12 +141,14 @@ class Pipeline:
         Raises what ended the run too: CheckpointError for a bad block or file, DeviceLostError, CancelledError.
         """
         del urgent
-        counts = np.asarray([s.count for s in segments], np.int32)
-        assert len(ids) == counts.sum() <= self.max_tokens, "tokens do not fit the segments"
-        assert 0 <= ids.min() <= ids.max() < self._model.config.vocab, "no such token"
-        selected = np.arange(len(ids), dtype=np.int32) if all_logits else counts.cumsum(dtype=np.int32) - 1
-        forced = None if forced_experts is None else np.ascontiguousarray(forced_experts, np.int32)
-        self._tokens = Tokens(ids, segments, selected, forced)
+        self._tokens = Tokens.of_run(
+            ids,
+            segments,
+            all_logits=all_logits,
+            forced_experts=forced_experts,
+            most=self.max_tokens,
+            vocab=self._model.config.vocab,
+        )
         return self._run(self._tokens, cancel)
 
     def transfer(self, cancel: CancelFlag | None = None) -> None:

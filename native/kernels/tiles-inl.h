@@ -2,8 +2,8 @@
 //
 // TDPBF16PS adds to tile c[row][column] the products of a[row][k] and b[k][column], k = 0..31. Rows of a are weights as
 // they lie in memory; b has two k side by side in each column: activations are laid out so once, weights never.
-// An activation goes as the sum of three BF16 terms, 24 bits in all, so that nothing of it is left out. TDPBF16PS takes
-// denormals for zero and makes none.
+// An activation goes as the sum of three BF16 terms, 24 bits in all, so that nothing of it is left out but terms below 2^-126:
+// TDPBF16PS takes denormals for zero and makes none.
 
 constexpr int kTileRows = 16;
 constexpr int kTileRowBytes = 64;
@@ -40,7 +40,7 @@ KERNEL_INLINE Vec bf16_part(Vec x) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
 }
 
-// Two vectors of BF16 values side by side: lane i has x's in its low half, y's in its high one.
+// Those parts of two vectors side by side: lane i has x's in its low half, y's in its high one.
 KERNEL_INLINE __m512i pair_bf16(Vec x, Vec y) {
   return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(x.v), 16), _mm512_castps_si512(bf16_part(y).v));
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from planned import FULL, MOONLIGHT, SMALL
 from tiny import DEEPSEEK_V3, SHAPES, V3
 
 from localmoe.engine.cost import cpu as on_cpu
@@ -28,28 +29,6 @@ from localmoe.errors import OutOfMemoryError
 from localmoe.model.config import read_config
 from localmoe.model.tensors import expected_tensors
 
-FULL = read_config(DEEPSEEK_V3)
-SMALL = read_config(V3)
-MOONLIGHT = read_config(
-    V3
-    | SHAPES["moonlight"]
-    | {
-        "hidden_size": 2048,
-        "num_hidden_layers": 27,
-        "intermediate_size": 11264,
-        "moe_intermediate_size": 1408,
-        "n_routed_experts": 64,
-        "num_experts_per_tok": 6,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "vocab_size": 163840,
-        "max_position_embeddings": 8192,
-    }
-)
 measured = partial(Rate, origin="measured")
 
 KERNELS = Kernels(

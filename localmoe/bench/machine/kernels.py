@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from localmoe import _native as native
+from localmoe.bench.arithmetic import attention_program
 from localmoe.bench.kernel_program import KernelProgram, Timed, Workers, codes, scales
 from localmoe.bench.machine.network import FEW_WORKERS, LARGE, MOST_LAYERS, TINY, Bytes, Network, fitting, recorded
 from localmoe.bench.shapes import V3, Shapes
@@ -87,7 +87,7 @@ def prompt_attention_flop_s(workers: Workers, s: Shapes = V3) -> float:
     heads, end = num_heads(workers, s), PROMPT_START + PROMPT_TOKENS
     keys_read = PROMPT_TOKENS * PROMPT_START + PROMPT_TOKENS * (PROMPT_TOKENS + 1) // 2
     flops = 2.0 * heads * (keys_read * (s.nope + s.rope + s.value) + end * s.rank * (s.nope + s.value))
-    return flops / typical(_attention(workers, s, heads, PROMPT_TOKENS, PROMPT_START).seconds)
+    return flops / typical(attention_program(workers, s, heads, PROMPT_TOKENS, PROMPT_START).seconds)
 
 
 def token_attention(workers: Workers, evict: Callable[[], object], s: Shapes = V3) -> tuple[float, float | None]:
@@ -97,7 +97,7 @@ def token_attention(workers: Workers, evict: Callable[[], object], s: Shapes = V
     where it does not.
     """
     heads = num_heads(workers, s)
-    timed = [_attention(workers, s, heads, 1, context) for context in CONTEXTS]
+    timed = [attention_program(workers, s, heads, 1, context) for context in CONTEXTS]
 
     def cold(one: Timed) -> float:
         evict()
@@ -127,15 +127,3 @@ def typical(seconds: Callable[[], float]) -> float:
 
 def _difference(pair: list[float]) -> float:
     return max(pair[1] - pair[0], 1e-9)
-
-
-def _attention(workers: Workers, s: Shapes, heads: int, num_tokens: int, start: int) -> Timed:
-    """`num_tokens` after `start` cached ones."""
-    program = KernelProgram(workers, num_tokens)
-    q, out = program.input(heads * (s.nope + s.rope)), program.rows(heads * s.value)
-    pages = -(-(start + num_tokens) // 64)
-    cache = np.random.default_rng(0).standard_normal((pages, 64, s.rank + s.rope), np.float32)
-    kv_b = codes(heads * (s.nope + s.value), s.rank)
-    shape = native.MlaShape(heads, s.nope, s.rope, s.value, s.rank, (s.nope + s.rope) ** -0.5)
-    program.recorded.mla_attention(q, cache, kv_b, scales(*kv_b.shape), shape, out)
-    return program.ready(start)
