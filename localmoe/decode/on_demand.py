@@ -58,6 +58,11 @@ class OnDemand:
         return self._program.progress
 
     @property
+    def nbytes(self) -> int:
+        """Activations and scratch, beside the slots."""
+        return self._program.nbytes
+
+    @property
     def free_slots(self) -> int:
         """Slots that no expert has: all of them between runs."""
         return len(self._free)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from localmoe.decode.on_demand import OnDemand
 from localmoe.devices.host import HostDevice
+from localmoe.engine.disk_slots import PREFILL_SLOTS, disk_slots
 from localmoe.engine.plan.parts import Ring
 from localmoe.kernels.ops import CancelFlag, Segment
 from localmoe.model.cache import LatentCache
@@ -17,8 +18,6 @@ from localmoe.prefill.pipeline import Pipeline, Shape
 from localmoe.weights.expert_cache import CachedExperts
 from localmoe.weights.expert_source import group_bytes
 
-PREFILL_SLOTS = 2  # of half of the ring's experts for prompts each; the other half of the ring is decode's
-
 
 class DiskNetwork:
     """model.network.Network's face. Prompts stream all experts that are missing, steps read those that are chosen."""
@@ -26,8 +25,7 @@ class DiskNetwork:
     def __init__(self, network: Network, source: CachedExperts, ring: Ring) -> None:
         self._network = network
         self._source = source
-        self._group = max(1, ring.slots // (2 * PREFILL_SLOTS))
-        self._num_slots = max(1, ring.slots // 2)
+        self._ring = ring
         self._programs: list[DiskProgram] = []
         self._devices: list[HostDevice] = []
 
@@ -54,21 +52,24 @@ class DiskNetwork:
     def program(self, max_tokens: int) -> "DiskProgram":
         """The whole network for up to `max_tokens` tokens, with slots of its own."""
         net, expert = self._network, self._expert_bytes()
-        few = min(max_tokens, max(1, self.config.num_experts // (2 * self.config.top_k)))
-        is_long = max_tokens > few
-        num_experts = self._num_slots + (PREFILL_SLOTS * self._group if is_long else 0)
-        device = HostDevice(num_experts * (expert + 4096), name="disk")
+        slots = disk_slots(self.config, self._ring.slots, max_tokens)
+        device = HostDevice(slots.num_experts * (expert + 4096), name="disk")
         self._devices.append(device)
         make = partial(OnDemand, net.model, net.cache, self._source, device, net.pool, target=net.isa)
-        on_demand = make(few, self._num_slots)
+        on_demand = make(slots.few, slots.num_slots)
         pipeline = None
-        if is_long:
-            shape = Shape(self._group, PREFILL_SLOTS)
+        if slots.group:
+            shape = Shape(slots.group, PREFILL_SLOTS)
             pipeline = Pipeline(
                 net.model, net.cache, self._source, [device], net.pool, max_tokens, shape, target=net.isa
             )
         self._programs.append(DiskProgram(max_tokens, on_demand, pipeline))
         return self._programs[-1]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Room for experts that pass, of all programs so far."""
+        return sum(device.capacity - device.free_bytes for device in self._devices)
 
     def self_test(self) -> None:
         """As Network's."""
@@ -117,6 +118,11 @@ class DiskProgram:
         return program.forward(
             ids, segments, urgent=urgent, cancel=cancel, all_logits=all_logits, forced_experts=forced_experts
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Activations and scratch, beside the slots."""
+        return self._on_demand.nbytes + (self._pipeline.nbytes if self._pipeline else 0)
 
     def close(self) -> None:
         """Gives the slots back."""

@@ -70,6 +70,10 @@ def test_answers_are_those_of_the_model_in_memory(folder, small_memory, monkeypa
         layers = range(network.config.num_moe_layers)
         resident = sum(network._source.num_resident(n) for n in layers)
         assert resident == int(share * len(layers) * network.config.num_experts + 1e-9) > 0
+        items = {item.name: item.num_bytes for item in engine._opened.plan.items}
+        programs = network._programs
+        assert network.slot_bytes == pytest.approx(items["ring"], rel=0.03)
+        assert sum(program.nbytes for program in programs) == pytest.approx(items["scratch"], rel=0.03)
         found = answer(engine)
         assert engine._loop._runner._program._on_demand.free_slots > 0
     finally:

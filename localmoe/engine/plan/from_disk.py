@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from localmoe.engine.cost.placement import Placement
 from localmoe.engine.cost.predict import forecast_decode
 from localmoe.engine.cost.sizes import sizes_of
+from localmoe.engine.disk_slots import disk_slots
 from localmoe.engine.plan import choices
 from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
@@ -12,6 +13,8 @@ from localmoe.engine.plan.choices import Cache
 from localmoe.engine.plan.in_dram import numa_decisions, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan, Ring
 from localmoe.engine.plan.refusal import NO_DISK_HINT, DiskHint, refuse_dram
+from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.engine.scratch import scratch_bytes
 from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.hardware.machine import Disk
 from localmoe.model.config import ModelConfig
@@ -129,8 +132,13 @@ def _fill(asked: Asked, available: int) -> _InDram:
     chunk = _chunk(asked)
     threads, why_threads = choices.choose_threads(asked)
     ring = _ring(config)
-    scratch = scratch_item(asked, chunk, threads)
-    others = (Item(DRAM, "ring", ring.slots * expert), Item(DRAM, "reserve", choices.reserve(available)))
+    each = -(-asked.weights.routed // (config.num_moe_layers * config.num_experts))  # as they lie in memory
+    programs = [disk_slots(config, ring.slots, tokens) for tokens in (chunk, MAX_BATCH)]
+    scratch = _scratch(asked, chunk, threads, [slots.few for slots in programs if slots.group])
+    others = (
+        Item(DRAM, "ring", sum(slots.num_experts for slots in programs) * each),
+        Item(DRAM, "reserve", choices.reserve(available)),
+    )
     left = available - asked.weights.other - asked.weights.embedding
     left -= sum(item.num_bytes for item in (scratch, *others))
     cache = choices.fit_cache(asked, dtype, left, choices.LEAST_CONTEXT)
@@ -144,6 +152,13 @@ def _fill(asked: Asked, available: int) -> _InDram:
     )
     items = (*weights, Item(DRAM, "latent cache", cache.num_bytes), scratch, *others)
     return _InDram(items, cache, ring, chunk, threads, why_threads, left, placement)
+
+
+def _scratch(asked: Asked, chunk: int, threads: int, few: list[int]) -> Item:
+    """A program for longer runs has one for `few` tokens beside it."""
+    scratch = scratch_item(asked, chunk, threads)
+    beside = sum(scratch_bytes(asked.config, tokens, threads, asked.isa) for tokens in few)
+    return replace(scratch, num_bytes=scratch.num_bytes + beside)
 
 
 def _chunk(asked: Asked) -> int:

@@ -1,0 +1,28 @@
+"""The room that a program of a model from disk takes for experts: counted by the plan, allocated by disk_network."""
+
+from dataclasses import dataclass
+
+from localmoe.model.config import ModelConfig
+
+PREFILL_SLOTS = 2  # of a group each
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSlots:
+    """Of one program. `few`: tokens that read just the experts they chose, into slots of one expert each."""
+
+    few: int
+    num_slots: int
+    group: int  # experts that longer runs compute together; 0: there are no longer runs
+
+    @property
+    def num_experts(self) -> int:
+        """Room in all."""
+        return self.num_slots + PREFILL_SLOTS * self.group
+
+
+def disk_slots(config: ModelConfig, ring_slots: int, max_tokens: int) -> DiskSlots:
+    """For runs of up to `max_tokens`: half of the ring's experts for few tokens, the other half for groups."""
+    few = min(max_tokens, max(1, config.num_experts // (2 * config.top_k)))
+    group = max(1, ring_slots // (2 * PREFILL_SLOTS)) if max_tokens > few else 0
+    return DiskSlots(few, max(1, ring_slots // 2), group)
