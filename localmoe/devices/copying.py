@@ -1,8 +1,8 @@
 """Threads that carry out copies, piece by piece, each with a bounce buffer of its own.
 
 Copies begin in the order in which they are submitted and may overlap: while the last pieces of one are put into place,
-the first of the next are read. A read that hangs holds up nobody: a copy that is cancelled is over once nothing of it
-writes to its target, and what a late read brings is dropped.
+the first of the next are read. A copy that is cancelled is over once nothing of it writes to its target: it waits for
+reads that write there, and for no others. What a late read brings to a bounce buffer is dropped.
 """
 
 import mmap
@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class MemoryStep:
     """A piece of a copy from memory."""
 
     buffer_bytes = 0
+    in_place = False
 
     def __init__(self, target: Bytes, source: Bytes) -> None:
         self._target = target
@@ -57,7 +59,7 @@ class Copy:
         self.error: BaseException | None = None
         self._waiting = deque(steps)
         self._num_left = len(steps)
-        self._num_placing = 0
+        self._num_writing = 0
         self._lock = threading.Lock()
         if not steps:
             self.over.set()
@@ -79,20 +81,20 @@ class Copy:
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def place(self, step: Step, buffer: Bytes) -> bool:
-        """Puts a piece into place, unless the copy was cancelled meanwhile; tells whether it is there."""
+    def write(self, work: Callable[[], None], *, last: bool) -> bool:
+        """Does what writes to the target, unless the copy was cancelled; tells whether it did. `last` ends a piece."""
         with self._lock:
             if self.error:
                 return False
-            self._num_placing += 1
+            self._num_writing += 1
         failed: BaseException | None = None
         try:
-            step.place(buffer)
+            work()
         except BaseException as error:  # noqa: BLE001 - whoever waits for the copy raises it
             failed = error
         with self._lock:
-            self._num_placing -= 1
-            self._num_left -= 1
+            self._num_writing -= 1
+            self._num_left -= last
             if failed:
                 self.error = self.error or failed
                 self._waiting.clear()
@@ -100,7 +102,7 @@ class Copy:
         return failed is None
 
     def _end_if_done(self) -> None:
-        if not self._num_placing and (self.error or not self._num_left):
+        if not self._num_writing and (self.error or not self._num_left):
             self.over.set()
 
 
@@ -154,13 +156,20 @@ class Copier:
                 if len(buffer) < step.buffer_bytes:
                     buffer = _aligned(step.buffer_bytes)
                 self._probe("copy")
-                step.fetch(buffer)
-                self._hold_back(copy, step.nbytes)
-                placed = copy.place(step, buffer)
+                placed = self._carry_out(copy, step, buffer)
             except BaseException as error:  # noqa: BLE001 - whoever waits for the copy raises it
                 copy.cancel(error)
                 placed = False
             self._leave(step.nbytes if placed else 0)
+
+    def _carry_out(self, copy: Copy, step: Step, buffer: Bytes) -> bool:
+        """Whether all of `step` is in its place."""
+        if not step.in_place:
+            step.fetch(buffer)
+        elif not copy.write(partial(step.fetch, buffer), last=False):
+            return False
+        self._hold_back(copy, step.nbytes)
+        return copy.write(partial(step.place, buffer), last=True)
 
     def _take(self) -> tuple[Copy, Step] | None:
         with self._change:

@@ -16,8 +16,12 @@ Bytes = NDArray[np.uint8]
 class Step(Protocol):
     """A piece of a copy from a file range: it is fetched into a bounce buffer, then put where it belongs.
 
-    `fetch` may take long, or hang, and writes to the buffer only. `place` is quick, and writes to the copy's target.
+    `fetch` may take long, or hang, and writes to the buffer only; or, `in_place`, to the copy's target too, and then a
+    cancel waits for it. `place` is quick, and writes to the target.
     """
+
+    @property
+    def in_place(self) -> bool: ...
 
     @property
     def nbytes(self) -> int:
@@ -45,6 +49,36 @@ class Event(Protocol):
         """Blocks up to `timeout` seconds; as `query`."""
         ...
 
+    @property
+    def reached_s(self) -> float | None:
+        """When it was reached, in seconds of time.perf_counter(); None before, or where it never was recorded."""
+        ...
+
+
+class Flag(Protocol):
+    """A word that the host and streams write and wait for: how they hand over to each other within a step.
+
+    Its values rise, from 0 to at most 2**31 - 1, and whoever waits for one is content with any higher one.
+    """
+
+    @property
+    def memory(self) -> NDArray[np.int32]:
+        """[1]: the word itself, for native code of the host."""
+        ...
+
+    @property
+    def value(self) -> int:
+        """What was written last."""
+        ...
+
+    def set(self, value: int) -> None:
+        """Written by the host, at once."""
+        ...
+
+    def wait(self, value: int, timeout: float) -> bool:
+        """Whether it is at `value` within `timeout` seconds; raises what the stream that is to write it failed with."""
+        ...
+
 
 class Stream(Protocol):
     """Work in order. After a failure it does nothing more until it is reset."""
@@ -67,6 +101,14 @@ class Stream(Protocol):
 
     def record(self, event: Event) -> None:
         """`event` is reached when all that was issued so far is done."""
+        ...
+
+    def write_flag(self, flag: Flag, value: int) -> None:
+        """`flag` is at `value` when all that was issued so far is done, and the host sees what that has written."""
+        ...
+
+    def wait_flag(self, flag: Flag, value: int) -> None:
+        """What is issued from now on begins when `flag` is at `value`. `reset` may set it, to end the wait."""
         ...
 
     def reset(self) -> None:
@@ -111,9 +153,19 @@ class Device(Protocol):
         """Why the device is lost, for good; None while it works."""
         ...
 
-    def new_stream(self, name: str) -> Stream: ...
+    def new_stream(self, name: str, *, urgent: bool = False) -> Stream:
+        """`urgent`: what it is given to compute begins before what waits on other streams, where the device can."""
+        ...
 
     def new_event(self) -> Event: ...
+
+    def new_flag(self) -> Flag:
+        """A flag at 0, for this device's streams and the host."""
+        ...
+
+    def wait_here(self, flag: Flag, value: int) -> None:
+        """In work that a stream has launched: what that issues from here on begins when `flag` is at `value`."""
+        ...
 
     def alloc(self, nbytes: int) -> Memory:
         """Raises OutOfMemoryError when the device has less."""

@@ -10,11 +10,13 @@ from contextlib import suppress
 import numpy as np
 
 from localmoe.devices.copying import Copier, Probe
-from localmoe.devices.device import Bytes
+from localmoe.devices.device import Bytes, Flag
+from localmoe.devices.host_flag import HostFlag
 from localmoe.devices.host_stream import HostEvent, HostStream
 from localmoe.errors import DeviceLostError, OutOfMemoryError
-from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES
+from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES, MADV_POPULATE_WRITE
 
+LOOK_S = 0.02  # how often whoever waits looks whether the device is lost
 NUM_READERS = 4  # the disk works while pieces are put into place; 16 MiB of bounce buffers
 
 
@@ -25,6 +27,7 @@ class HostMemory:
         mapping = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):
             mapping.madvise(mmap.MADV_HUGEPAGE)
+            mapping.madvise(MADV_POPULATE_WRITE)  # now, not while a prompt waits; before Linux 5.14 it comes when used
         base = np.frombuffer(mapping, np.uint8)
         start = -base.ctypes.data % HUGE_PAGE_BYTES
         self.view: Bytes = base[start : start + nbytes]
@@ -69,8 +72,8 @@ class HostDevice:
         """As device.Device says."""
         return self._copier.rate
 
-    def new_stream(self, name: str) -> HostStream:
-        """As device.Device says."""
+    def new_stream(self, name: str, *, urgent: bool = False) -> HostStream:
+        """As device.Device says; all are alike, since threads of the pool compute, and know what is urgent."""
         stream = HostStream(f"{self.name}-{name}", self._copier, self._begins, lambda: self.failure)
         self._streams.append(stream)
         return stream
@@ -78,6 +81,15 @@ class HostDevice:
     def new_event(self) -> HostEvent:
         """As device.Device says."""
         return HostEvent()
+
+    def new_flag(self) -> HostFlag:
+        """As device.Device says."""
+        return HostFlag()
+
+    def wait_here(self, flag: Flag, value: int) -> None:
+        """As device.Device says: work is done when it is issued, so it waits."""
+        while not flag.wait(value, LOOK_S):
+            self._raise_if_lost()
 
     def alloc(self, nbytes: int) -> HostMemory:
         """As device.Device says."""

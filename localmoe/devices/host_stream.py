@@ -1,6 +1,7 @@
 """Streams and events of host devices: a stream is a thread that does what it was given, in order."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localmoe.devices.copying import Copier, Copy, Probe, cancelled, memory_steps
-from localmoe.devices.device import Bytes, Event, Step
+from localmoe.devices.device import Bytes, Event, Flag, Step
+from localmoe.devices.host_flag import HostFlag
 
 LOOK_S = 0.02  # how often a stream that waits looks whether it is wanted still
 
@@ -21,6 +23,7 @@ class HostEvent:
         self._marks = 0  # how often it was recorded
         self._reached = 0
         self._error: BaseException | None = None
+        self._reached_s: float | None = None
         self._change = threading.Condition()
 
     def query(self) -> bool:
@@ -40,6 +43,11 @@ class HostEvent:
             return reached
 
     @property
+    def reached_s(self) -> float | None:
+        """As device.Event says."""
+        return self._reached_s
+
+    @property
     def marks(self) -> int:
         """How often it was recorded."""
         return self._marks
@@ -48,7 +56,7 @@ class HostEvent:
         """Recorded once more: the number of this time."""
         with self._change:
             self._marks += 1
-            self._error = None
+            self._error = self._reached_s = None
             return self._marks
 
     def reach(self, mark: int, error: BaseException | None) -> None:
@@ -56,6 +64,7 @@ class HostEvent:
         with self._change:
             if mark >= self._marks:
                 self._error = error
+                self._reached_s = time.perf_counter()
             self._reached = max(self._reached, mark)
             self._change.notify_all()
 
@@ -129,6 +138,34 @@ class _Record(_Work):
         self.mark = event.mark()
 
 
+class _WriteFlag(_Work):
+    def __init__(self, flag: HostFlag, value: int) -> None:
+        flag.expect()
+        self._flag = flag
+        self._value = value
+
+    def do(self) -> None:
+        self._flag.set(self._value)
+
+    def drop(self, error: BaseException) -> None:
+        self._flag.fail(error)
+
+
+class _WaitFlag(_Work):
+    def __init__(self, flag: HostFlag, value: int) -> None:
+        self._flag = flag
+        self._value = value
+        self._dropped = False
+
+    def do(self) -> None:
+        while not self._flag.wait(self._value, LOOK_S):
+            if self._dropped:
+                raise cancelled()
+
+    def drop(self, error: BaseException) -> None:
+        self._dropped = True
+
+
 class HostStream:
     """device.Stream on a thread of its own. `failure()` tells why the device is lost, or None."""
 
@@ -166,6 +203,16 @@ class HostStream:
         """As device.Stream says."""
         assert isinstance(event, HostEvent), "an event of another kind of device"
         self._issue(_Record(event))
+
+    def write_flag(self, flag: Flag, value: int) -> None:
+        """As device.Stream says."""
+        assert isinstance(flag, HostFlag), "a flag of another kind of device"
+        self._issue(_WriteFlag(flag, value))
+
+    def wait_flag(self, flag: Flag, value: int) -> None:
+        """As device.Stream says."""
+        assert isinstance(flag, HostFlag), "a flag of another kind of device"
+        self._issue(_WaitFlag(flag, value))
 
     def reset(self) -> None:
         """As device.Stream says. What was launched and runs is waited for: it has to look at a flag of its own."""

@@ -35,6 +35,7 @@ class Step:
     """Writes its number to the target; `gate` holds up its read."""
 
     buffer_bytes = 100
+    in_place = False
 
     def __init__(self, target, value, gate=None):
         self.target, self.value, self.gate, self.nbytes = target, value, gate, len(target)
@@ -46,6 +47,47 @@ class Step:
 
     def place(self, buffer):
         self.target[:] = self.value
+
+
+class StepInPlace(Step):
+    """Writes already while it reads."""
+
+    in_place = True
+
+    def __init__(self, target, value, gate, began):
+        super().__init__(target, value, gate)
+        self.began = began
+
+    def fetch(self, buffer):
+        self.began.set()
+        super().fetch(buffer)
+        self.target[:] = self.value
+
+
+def test_a_reset_waits_for_reads_that_write_to_the_target(device):
+    gate, began, over = threading.Event(), threading.Event(), threading.Event()
+    stream, target = device.new_stream("s"), np.zeros(100, np.uint8)
+    stream.copy_async(target, [StepInPlace(target, 1, gate, began), StepInPlace(target, 2, gate, began)])
+    assert began.wait(PATIENCE_S)
+    thread = threading.Thread(target=lambda: (stream.reset(), over.set()))
+    thread.start()
+    assert not over.wait(0.05)
+    gate.set()
+    assert over.wait(PATIENCE_S)
+    thread.join()
+    target[:] = 7
+    stream.launch(lambda: None)
+    assert reached(recorded(device, stream))
+    assert (target == 7).all()
+
+
+def test_a_read_in_place_that_fails_ends_the_copy(device):
+    stream, target = device.new_stream("s"), np.zeros(100, np.uint8)
+    step = StepInPlace(target, 1, None, threading.Event())
+    step.place = lambda buffer: 1 / 0
+    stream.copy_async(target, [step])
+    with pytest.raises(ZeroDivisionError):
+        reached(recorded(device, stream))
 
 
 def test_work_is_done_in_order(device):
