@@ -129,8 +129,8 @@ class LayerCache(Protocol):
     """One layer of the latent cache: pages of PAGE_TOKENS rows (latent, then rotated key)."""
 
     @property
-    def data(self) -> NDArray[Any]:
-        """[pages, PAGE_TOKENS, rank + rope_dim], float32 or uint16 (BF16)."""
+    def data(self) -> Any:
+        """[pages, PAGE_TOKENS, rank + rope_dim], float32 or uint16 (BF16); on a GPU a bfloat16 tensor."""
         ...
 
 

@@ -1,5 +1,6 @@
 """What a dialect has written down for the native core, and how its buffers share one arena."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,13 @@ def arena_floats(ops: Recording, max_tokens: int) -> int:
 
 def plan_buffers(ops: Recording, max_tokens: int) -> tuple[list[int], int]:
     """Offsets in floats of all buffers, and the arena's size: buffers that live at the same time do not overlap."""
-    lives = _lives(ops)
     sizes = [-(-width * max_tokens // ALIGN_FLOATS) * ALIGN_FLOATS for width in ops.widths]
+    return place_buffers(ops.calls, sizes)
+
+
+def place_buffers(calls: Sequence[Call], sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of all buffers, and the arena's size, in whatever unit `sizes` has."""
+    lives = _lives(calls, len(sizes))
     offsets: list[int] = []
     placed: list[int] = []  # buffers still alive, by offset
     for buffer, (first, _) in enumerate(lives):
@@ -80,13 +86,13 @@ def plan_buffers(ops: Recording, max_tokens: int) -> tuple[list[int], int]:
     return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
 
 
-def _lives(ops: Recording) -> list[tuple[int, int]]:
+def _lives(calls: Sequence[Call], num_buffers: int) -> list[tuple[int, int]]:
     """First and last call that touches each buffer; buffers are numbered in the order of their first call."""
     lives: dict[int, tuple[int, int]] = {}
-    for n, call in enumerate(ops.calls):
+    for n, call in enumerate(calls):
         for value in call.values:
             lives[value.buffer] = (lives.get(value.buffer, (n, n))[0], n)
-    return [lives[buffer] for buffer in range(len(ops.widths))]
+    return [lives[buffer] for buffer in range(num_buffers)]
 
 
 def native_rows(value: Value, ops: Recording, offsets: list[int], output: Value | None) -> native.Rows:

@@ -10,9 +10,9 @@
 Each op is one call of the recording, so a call's number is its op's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,32 +24,55 @@ from localmoe.kernels.ops import CancelFlag, Experts, LayerCache, Routing, Segme
 from localmoe.kernels.recording import Value, arena_floats, native_parts, native_rows, record
 
 Bytes = NDArray[np.uint8]
+StopKind = Literal["latents", "given", "experts", "offer", "exchange"]
+Signal = tuple[NDArray[np.int32], int]  # a word that native code and others see, and a value of it
 
 
 @dataclass(frozen=True)
 class Stop:
     """Where the program is left: at op `op`, which is a group of experts, or behind it.
 
-    latents: the new rows of the latent cache are written. experts: the op runs once for each group of `experts`.
-    exchange: others read the rows of `x` and fill those of `out`. `layer` counts attention for latents, and layers
-    with routed experts else.
+    latents: the new rows of the latent cache are written. given: others have filled the rows of `x`. experts: the op
+    runs once for each group of experts, which were chosen with `weights`. offer: the rows of `x` are there, and stay
+    until the layer's exchange. exchange: others have read them and have filled the rows of `out`. `layer` counts
+    attention for latents, and layers with routed experts else.
     """
 
-    kind: Literal["latents", "experts", "exchange"]
+    kind: StopKind
     op: int
     layer: int
     x: Value | None = None
     out: Value | None = None
+    weights: Value | None = None
+    part: Value | None = None  # like `out`: room for what another device adds to it, where memory is not common
 
 
 @dataclass(frozen=True)
 class Group:
-    """Experts [first, first + count) of a layer; of each part their bytes."""
+    """Experts [first, first + count) of a layer, or those that have a place (first is 0).
+
+    `data` has of each part their bytes, in the memory of the program's device, one expert after the other; or of each
+    part each expert's, which may lie apart (on host devices).
+    """
 
     first: int
     count: int
-    data: Sequence[Bytes]
+    data: Sequence[Any]
     overwrites: bool  # the layer's first group: what the rows held does not count
+    places: NDArray[np.int32] | None = None  # [E]: of each expert its number among `count` in the data; -1: not there
+    stays: bool = False  # the same object comes again, with the same bytes: a device may note what it launched
+
+    def native(self) -> native.ExpertGroup:
+        """As native programs take it."""
+        return native.ExpertGroup(self.first, self.count, list(self.data), self.overwrites, self.places)
+
+
+def turn(
+    first: int, end: int, group: Group | None = None, waits: Signal | None = None, tells: Signal | None = None
+) -> native.Turn:
+    """Ops [first, end) for SegmentProgram.take_turns, run once `waits` has come; then others are told."""
+    signals = (None if signal is None else native.Signal(*signal) for signal in (waits, tells))
+    return native.Turn(first, end, group.native() if group else None, *signals)
 
 
 @dataclass(frozen=True)
@@ -86,11 +109,17 @@ class Tokens:
 
 
 class SegmentOps(CpuOps):
-    """CpuOps that notes where a run may stop."""
+    """CpuOps that notes where a run may stop. `takes_bf16`: rows that others give are BF16, two to a float.
 
-    def __init__(self) -> None:
+    `keeps_sums`: others still read a layer's sum of experts while rows of the next layer are given.
+    """
+
+    def __init__(self, *, takes_bf16: bool = False, keeps_sums: bool = False) -> None:
         super().__init__()
         self.stops: list[Stop] = []
+        self._takes_bf16 = takes_bf16
+        self._keeps_sums = keeps_sums
+        self._sum: Value | None = None  # of the last experts
 
     def append_latent(self, cache: LayerCache, latent: Value, key: Value) -> None:
         super().append_latent(cache, latent, key)
@@ -100,23 +129,38 @@ class SegmentOps(CpuOps):
         out = self._new(x.width, x.selected)
         parts = native_parts(experts)
         self._call("expert_group", x, routing.ids.buffer, routing.weights, parts, experts.num_experts, out)
-        self._stop("experts", x, out)
+        self._stop("experts", x, out, routing.weights)
+        self._sum = out
         return out
 
     def given(self, width: int, selected: bool = False) -> Value:
         """[T, width]: rows that others fill before the run goes on."""
-        out = self._new(width, selected)
-        self._call("hold", out, out)
+        if self._takes_bf16:
+            assert width % 2 == 0, "rows of BF16 have an even number of columns"
+            rows = self._new(width // 2, selected)
+            out = self._new(width, selected)
+            self._call("widen", rows, out)
+        else:
+            rows = out = self._new(width, selected)
+            self._call("hold", out, out)
+        self._stop("given", rows)
+        if self._keeps_sums and self._sum is not None:
+            self._call("hold", self._sum, self._sum)
         return out
 
-    def exchanged(self, x: Value) -> Value:
-        """[T, H]: rows that others make of `x` while the run stops here."""
+    def offered(self, x: Value) -> Callable[[], Value]:
+        """Rows that others make of `x`, which they may read from here on. Called where [T, H] of theirs are due."""
+        self._call("hold", x, x)
+        self._stop("offer", x)
+        return lambda: self._exchanged(x)
+
+    def _exchanged(self, x: Value) -> Value:
         out = self._new(x.width, x.selected)
         self._call("hold", x, out)
         self._stop("exchange", x, out)
         return out
 
-    def _stop(self, kind: Literal["latents", "experts", "exchange"], *values: Value) -> None:
+    def _stop(self, kind: StopKind, *values: Value) -> None:
         layer = sum(stop.kind == kind for stop in self.stops)
         self.stops.append(Stop(kind, len(self.calls) - 1, layer, *values))
 
@@ -140,6 +184,11 @@ class SegmentProgram:
         self.logits = np.empty((0, self.output.width if self.output else 0), np.float32)
 
     @property
+    def stops(self) -> Sequence[Stop]:
+        """Where a run may be left, in order."""
+        return self.ops.stops
+
+    @property
     def num_ops(self) -> int:
         """Ops, or calls of the recording."""
         return len(self.ops.calls)
@@ -153,6 +202,12 @@ class SegmentProgram:
     def progress(self) -> float:
         """The share of the ops that are done, from any thread."""
         return float(self._program.progress)
+
+    @property
+    def memory(self) -> Bytes:
+        """Where its values lie, for devices that copy from and to them."""
+        arena: Bytes = self._program.arena
+        return arena
 
     def begin(self, tokens: Tokens, cancel: CancelFlag | None, *, urgent: bool = False) -> None:
         """The runs that follow are about `tokens`; `logits` [S, vocab] is filled by the last of them."""
@@ -175,9 +230,7 @@ class SegmentProgram:
         if first == end:
             return
         assert self._tokens is not None, "no run has begun"
-        window = None
-        if group is not None:
-            window = native.ExpertGroup(group.first, group.count, list(group.data), group.overwrites)
+        window = None if group is None else group.native()
         forced = self._tokens.forced_experts
         complete = self._program.run(
             self.pool, first, end, *self._args, self.logits, self._urgent, self._cancel, forced, window
@@ -189,12 +242,32 @@ class SegmentProgram:
         """One group of the experts at `stop`, added to what the groups before have left."""
         self.run(stop.op, stop.op + 1, group)
 
+    def take_turns(self, turns: Sequence[native.Turn], base: int) -> NDArray[np.float64]:
+        """[turns, 2]: begin and end of each, in seconds of time.perf_counter(). Signals count from `base`.
+
+        One native call: CancelledError when the flag was set.
+        """
+        assert self._tokens is not None, "no run has begun"
+        times = np.zeros((len(turns), 2))
+        forced = self._tokens.forced_experts
+        complete = self._program.take_turns(
+            self.pool, turns, base, *self._args, self.logits, self._urgent, self._cancel, forced, times
+        )
+        if not complete:
+            raise CancelledError("The run was cancelled.")
+        return times
+
+    def routing(self, stop: Stop, count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """[count, K] ids and [count, K] weights: views of what was chosen for the experts at `stop`."""
+        assert stop.weights is not None
+        return self.chosen(stop.layer)[:count], self.rows(stop.weights, count)
+
     def rows(self, value: Value, count: int) -> NDArray[np.float32]:
         """[count, width]: a view of the value's rows."""
         view: NDArray[np.float32] = self._program.view(native_rows(value, self.ops, self._offsets, self.output), count)
         return view
 
     def chosen(self, layer: int) -> NDArray[np.int32]:
-        """[rows, K]: the experts that the last run chose in a layer with routed experts."""
-        ids = np.asarray(self._program.routed(layer), np.int32).reshape(self.max_tokens, -1)
+        """[rows, K]: the experts that the last run chose in a layer with routed experts, a view."""
+        ids: NDArray[np.int32] = self._program.routed(layer).reshape(self.max_tokens, -1)
         return ids

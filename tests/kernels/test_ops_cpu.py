@@ -205,7 +205,7 @@ def make_experts(num_experts, hidden, inter, kind, num_parts=1):
     """Random experts, their rows shared out over `num_parts` blobs."""
     shapes = [(inter, hidden), (inter, hidden), (hidden, inter)]
     matrices = [[make_weight(*s, kind, seed=10 * e + n) for n, s in enumerate(shapes)] for e in range(num_experts)]
-    ends = [[min(s[0], -(-s[0] // 32) * p // num_parts * 32) for p in range(num_parts + 1)] for s in shapes]
+    ends = [[min(s[0], -(-s[0] // 64) * p // num_parts * 64) for p in range(num_parts + 1)] for s in shapes]
     parts = [make_part(matrices, [(rows[p], rows[p + 1]) for rows in ends]) for p in range(num_parts)]
     return ExpertSet(num_experts, tuple(parts))
 
@@ -285,10 +285,10 @@ def test_no_number_of_workers_waits_forever_or_changes_a_bit(num_workers):
 
 
 def test_parts_that_do_not_fit_together_are_refused():
-    good = make_experts(2, 96, 64, "fp8", 2)
+    good = make_experts(2, 192, 128, "fp8", 2)
 
     def record(*parts):
-        x, logits = normal(1, 96), normal(1, 2)
+        x, logits = normal(1, 192), normal(1, 2)
         experts = ExpertSet(2, parts)
         cpu(lambda o: o.experts(o.input(x), o.route(o.input(logits), Router(2, 1)), experts), 1, TARGETS[0])
 

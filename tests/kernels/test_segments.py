@@ -1,5 +1,8 @@
 """Programs that run piece by piece, and experts that come in groups, against the one-stage op."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from localmoe import _native as native
 from localmoe.errors import CancelledError
 from localmoe.kernels.cpu import CpuProgram
 from localmoe.kernels.ops import Router, Segment
-from localmoe.kernels.segments import Group, SegmentOps, SegmentProgram, Tokens
+from localmoe.kernels.segments import Group, SegmentOps, SegmentProgram, Tokens, turn
 from localmoe.weights.layout import Placement
 from localmoe.weights.store import ExpertPart, Experts
 
@@ -25,7 +28,8 @@ def experts_of(random, num_parts=1):
     blobs, halves = {}, {}
     for name, rows, cols in (("gate", INTER, HIDDEN), ("up", INTER, HIDDEN), ("down", HIDDEN, INTER)):
         blobs[name] = bf16(random, NUM, rows, cols)
-        halves[name] = [(0, rows)] if num_parts == 1 else [(0, rows // 64 * 32), (rows // 64 * 32, rows)]
+        middle = min(rows, max(64, rows // 128 * 64))
+        halves[name] = [(0, rows)] if num_parts == 1 else [(0, middle), (middle, rows)]
     parts = []
     for p in range(num_parts):
         places, pieces, at = [], [], 0
@@ -80,6 +84,35 @@ def test_groups_add_up_to_the_one_stage_op(target, num_tokens, group, num_parts)
         assert error < 1e-6
 
 
+@pytest.mark.parametrize("num_tokens", [1, 8, 40])
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_groups_of_any_experts_add_up_to_the_one_stage_op(target, num_tokens, num_parts):
+    """Some packed in any order, as on a device that has a few; the others where all rest."""
+    random = np.random.default_rng(num_tokens)
+    experts = experts_of(random, num_parts)
+    x = random.standard_normal((num_tokens, HIDDEN)).astype(np.float32)
+    logits = random.standard_normal((num_tokens, NUM)).astype(np.float32)
+
+    def network(ops):
+        routing = ops.route(ops.input(logits), Router(NUM, TOP_K))
+        return ops.experts(ops.input(x), routing, experts)
+
+    truth = CpuProgram(network, num_tokens, POOL, target).apply(num_tokens)
+    ops = SegmentOps()
+    program = SegmentProgram(ops, network(ops), num_tokens, POOL, target)
+    (stop,) = ops.stops
+    program.begin(tokens(num_tokens), None)
+    program.run(0, stop.op)
+    packed = random.permutation(NUM)[:5]
+    places = np.full(NUM, -1, np.int32)
+    places[packed] = np.arange(5)
+    data = [p.blob[packed].reshape(-1) for p in experts.parts]
+    program.run_group(stop, Group(0, 5, data, True, places))
+    rest = np.where(places < 0, np.arange(NUM, dtype=np.int32), -1).astype(np.int32)
+    program.run_group(stop, Group(0, NUM, [p.blob.reshape(-1) for p in experts.parts], False, rest))
+    assert np.linalg.norm(program.logits - truth) / np.linalg.norm(truth) < 1e-6
+
+
 @pytest.fixture
 def small():
     random = np.random.default_rng(0)
@@ -106,6 +139,55 @@ def test_experts_that_a_layer_has_not_are_refused(small, first, count):
         program.run_group(stop, Group(first, count, [experts.parts[0].blob.reshape(-1)], True))
 
 
+@pytest.mark.parametrize("places", [np.full(NUM - 1, -1), np.full(NUM, 2), np.full(NUM, -2)])
+def test_places_that_a_group_has_not_are_refused(small, places):
+    program, stop, experts = small
+    group = Group(0, 2, [experts.parts[0].blob[:2].reshape(-1)], True, places.astype(np.int32))
+    with pytest.raises(ValueError, match="place"):
+        program.run_group(stop, group)
+
+
+def test_turns_wait_for_their_words_and_tell_when_they_are_through(small):
+    """Another thread is the device: each word is what the other side waits for, and counts from the run's base."""
+    program, stop, experts = small
+    program.run(0, stop.op)
+    group = Group(0, NUM, [experts.parts[0].blob.reshape(-1)], True)
+    program.run_group(stop, group)
+    truth, base = program.logits.copy(), 40
+    asks, answers = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    ends = []
+
+    def device():
+        for n in range(1, 4):
+            asks[0] = base + n
+            assert native.wait_word(answers, base + n, 10.0)
+            ends.append(time.perf_counter())
+
+    program.begin(tokens(4), None)
+    turns = [turn(stop.op, stop.op + 1, group, (asks, n), (answers, n)) for n in range(1, 4)]
+    thread = threading.Thread(target=device)
+    thread.start()
+    times = program.take_turns(turns, base)
+    thread.join()
+    assert (program.logits == truth).all()
+    assert (times[:, 0] <= times[:, 1]).all() and (times[1:, 0] >= ends[:-1]).all() and (times[:, 1] <= ends).all()
+
+
+def test_a_turn_that_does_not_come_ends_with_the_flag(small):
+    program, stop, _ = small
+    flag, never = native.Flag(), np.zeros(1, np.int32)
+    program.begin(tokens(4), flag)
+    threading.Timer(0.05, flag.set).start()
+    with pytest.raises(CancelledError):
+        program.take_turns([turn(0, stop.op, waits=(never, 1))], 0)
+
+
+def test_a_word_is_waited_for_no_longer_than_asked():
+    word = np.zeros(1, np.int32)
+    assert not native.wait_word(word, 1, 0.001)
+    assert native.wait_word(word, 0, 0.0)
+
+
 def test_a_group_op_needs_a_group(small):
     program, stop, _ = small
     with pytest.raises(ValueError, match="need a group"):
@@ -124,15 +206,28 @@ def test_a_cancelled_piece_says_so(small):
 def test_rows_can_be_filled_and_read_between_two_runs():
     ops = SegmentOps()
     given = ops.given(8)
-    out = ops.exchanged(ops.rms_norm(given, np.ones(8, np.float32), 0.0))
+    out = ops.offered(ops.rms_norm(given, np.ones(8, np.float32), 0.0))()
     program = SegmentProgram(ops, ops.rms_norm(out, np.ones(8, np.float32), 0.0), 3, POOL)
     program.begin(tokens(3), None)
     program.rows(given, 3)[:] = 4
-    (stop,) = ops.stops
-    program.run(0, stop.op)
+    _, offer, stop = ops.stops
+    program.run(0, offer.op)
+    assert (program.rows(offer.x, 3) == 1).all()
+    program.run(offer.op, stop.op)
     assert (program.rows(stop.x, 3) == 1).all()
     program.rows(stop.out, 3)[:] = -5
     program.run(stop.op + 1, program.num_ops)
     assert (program.logits == -1).all()
     with pytest.raises(ValueError, match="no such rows"):
         program.rows(stop.out, 4)
+
+
+def test_rows_may_be_given_as_bf16():
+    ops = SegmentOps(takes_bf16=True)
+    program = SegmentProgram(ops, ops.rms_norm(ops.given(8), np.ones(8, np.float32), 0.0), 3, POOL)
+    (stop,) = ops.stops
+    program.begin(tokens(2), None)
+    values = np.float32([[1, -2, 4, 0.5, 3, 1, 8, -1], [2] * 8])
+    program.rows(stop.x, 2).view(np.uint16)[:] = values.view(np.uint32) >> 16
+    program.run(0, program.num_ops)
+    assert np.allclose(program.logits, values / np.sqrt((values**2).mean(1, keepdims=True)))

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localmoe.kernels.gpu.launch import Argument, Launch, ceil_div
+from localmoe.kernels.gpu.launch import Argument, Launch, ceil_div, power_of_two
 from localmoe.kernels.gpu.matrix import check, check_packed, check_together
 
 ELSEWHERE = -1  # in Sorted.rows: the expert is not among these
@@ -41,14 +41,27 @@ def sort_by_expert(ids: Tensor, first: int, count: int) -> Sorted:
 
 @triton.jit
 def _combine_kernel(
-    y, rows, weights, out, num_cols, y_stride, out_stride, TOP_K: tl.constexpr, ADD: tl.constexpr, COLUMNS: tl.constexpr
-):
+    y, rows, weights, window, out, num_cols, num_experts, y_stride, out_stride,
+    TOP_K: tl.constexpr, CHOICES: tl.constexpr, ADD: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """CHOICES is TOP_K, rounded up to a power of two."""
     token = tl.program_id(0)
     col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     out_at = out + token.to(tl.int64) * out_stride + col
+    first = 0
+    end = 0x7FFFFFFF
+    if window is not None:
+        first = tl.load(window)
+        end = tl.load(window + num_experts)
+    if ADD:
+        k = tl.arange(0, CHOICES)
+        all_rows = tl.load(rows + token * TOP_K + k, mask=k < TOP_K, other=-1)
+        if tl.sum(((all_rows >= first) & (all_rows < end)).to(tl.int32), 0) == 0:
+            return  # most tokens have no expert in a small group
     total = tl.zeros([COLUMNS], tl.float32)
     for choice in tl.static_range(TOP_K):
         row = tl.load(rows + token * TOP_K + choice)
+        row = tl.where((row >= first) & (row < end), row, -1)
         weight = tl.load(weights + token * TOP_K + choice)
         inside = col < tl.where(row >= 0, num_cols, 0)  # what lies in row 0 may be no number
         total += weight * tl.load(y + row.to(tl.int64) * y_stride + col, mask=inside, other=0.0).to(tl.float32)
@@ -57,10 +70,13 @@ def _combine_kernel(
     tl.store(out_at, total.to(out.dtype.element_ty), mask=col < num_cols)
 
 
-def combine(y: Tensor, rows: Tensor, weights: Tensor, out: Tensor, add: bool = False) -> Launch:
+def combine(
+    y: Tensor, rows: Tensor, weights: Tensor, out: Tensor, add: bool = False, window: Tensor | None = None
+) -> Launch:
     """out[t] = sum over k of weights[t, k] * y[rows[t, k]], in FP32 and in the order of k; `add`: to what is there.
 
     y [S, H] and out [T, H] bfloat16 or float32; rows [T, K] int32, ELSEWHERE counts nothing; weights [T, K] float32.
+    `window` [G + 1] int32: only rows from its first to its last count, as in Sorted.offsets of a group.
     """
     num_tokens, top_k = rows.shape
     check(rows, "rows", (num_tokens, top_k), torch.int32)
@@ -71,15 +87,20 @@ def combine(y: Tensor, rows: Tensor, weights: Tensor, out: Tensor, add: bool = F
         assert x.is_contiguous(), f"{what} are not packed"
     check_packed(y, "experts' outputs")
     check_packed(out, "output")
-    check_together(y, rows, weights, out)
+    if window is not None:
+        check(window, "window", (len(window),), torch.int32)
+    check_together(y, rows, weights, window, out)
     arguments: dict[str, Argument] = {
         "y": y,
         "rows": rows,
         "weights": weights,
+        "window": window,
         "out": out,
         "num_cols": y.shape[1],
+        "num_experts": 0 if window is None else len(window) - 1,
         "y_stride": y.stride(0),
         "out_stride": out.stride(0),
     }
     grid = (num_tokens, ceil_div(y.shape[1], COLUMNS))
-    return Launch(_combine_kernel, grid, arguments, {"TOP_K": top_k, "ADD": add, "COLUMNS": COLUMNS}, 4, 1)
+    constants = {"TOP_K": top_k, "CHOICES": power_of_two(top_k), "ADD": add, "COLUMNS": COLUMNS}
+    return Launch(_combine_kernel, grid, arguments, constants, 4, 1)

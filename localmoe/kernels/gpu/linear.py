@@ -9,7 +9,7 @@ from localmoe.kernels.gpu.arithmetic import accumulate, load_depth
 from localmoe.kernels.gpu.chips import Chip
 from localmoe.kernels.gpu.launch import Argument, Launch, ceil_div, power_of_two
 from localmoe.kernels.gpu.matrix import BLOCK, Activations, Weights, check, check_packed, check_together
-from localmoe.kernels.gpu.tiles import matmul_tile
+from localmoe.kernels.gpu.tiles import MATMULS, matmul_tile
 
 TILES_TOGETHER = 8  # tiles of rows that follow each other over the same weights, for the L2 cache
 MAX_SPLITS = 16
@@ -70,6 +70,12 @@ def num_splits(chip: Chip, num_tokens: int, w: Weights, quantised: bool) -> int:
     tiles = ceil_div(num_tokens, tile.block_m) * ceil_div(w.rows, tile.block_n)
     wanted = min(2 * chip.num_sms // tiles, w.cols // (MIN_BLOCKS * BLOCK), MAX_SPLITS)
     return power_of_two(wanted + 1) // 2 if wanted > 1 else 1
+
+
+def workspace_floats(chip: Chip, max_tokens: int, max_rows: int) -> int:
+    """Enough for the splits of any product with up to `max_tokens` rows of up to `max_rows` columns."""
+    tile = max(t.block_m * t.block_n for rows in MATMULS.values() for _, t in rows.get(chip.capability, ()))
+    return min(2 * chip.num_sms * tile, MAX_SPLITS * max_tokens * max_rows)  # tiles times splits are 2 * SMs at most
 
 
 def linear(chip: Chip, x: Activations, w: Weights, out: Tensor, partial: Tensor | None = None) -> tuple[Launch, ...]:

@@ -70,7 +70,8 @@ def weights_in(slot: Tensor, offset: int, scale_offset: int | None, rows: int, c
         assert offset % 16 == 0 and slot.stride(0) % 16 == 0, "matrices in a slot start at multiples of 16 bytes"
         return Weights(weight.view(torch.bfloat16).unflatten(1, (rows, cols)))
     blocks = ceil_div(rows, BLOCK), ceil_div(cols, BLOCK)
-    assert (offset | scale_offset | slot.stride(0)) % 16 == 0, "matrices in a slot start at multiples of 16 bytes"
+    assert (offset | slot.stride(0)) % 16 == 0, "matrices in a slot start at multiples of 16 bytes"
+    assert scale_offset % 4 == 0, "scales in a slot start at multiples of their size"
     scale = slot[:, scale_offset : scale_offset + 4 * blocks[0] * blocks[1]].view(torch.float32)
     return Weights(weight.view(FP8).unflatten(1, (rows, cols)), scale.unflatten(1, blocks))
 

@@ -1,4 +1,4 @@
-"""What is done to each token by itself: RMSNorm with the residual sum before it, and rotary embedding."""
+"""What is done to each token by itself: RMSNorm with the residual sum before it, rotary embedding, the gate's SiLU."""
 
 import torch
 import triton
@@ -11,6 +11,7 @@ from localmoe.kernels.ops import Rope
 
 MAX_COLUMNS = 16384  # of a norm: one block holds a whole row
 HEADS = 8  # of one block's work
+COLUMNS = 1024  # likewise, where columns do not depend on each other
 
 
 @triton.jit
@@ -106,3 +107,31 @@ def rotate(x: Tensor, table: Tensor, head_dim: int, interleaved: bool) -> Launch
     }
     arguments: dict[str, Argument] = {"x": x, "table": table, "num_heads": cols // head_dim, "x_stride": x.stride(0)}
     return Launch(_rope_kernel, (rows, ceil_div(cols // head_dim, heads)), arguments, constants, 2, 1)
+
+
+@triton.jit
+def _silu_mul_kernel(gate, up, num_cols, gate_stride, up_stride, COLUMNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = col < num_cols
+    at = gate + row * gate_stride + col
+    value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    value = value * tl.sigmoid(value) * tl.load(up + row * up_stride + col, mask=inside, other=0.0).to(tl.float32)
+    tl.store(at, value.to(gate.dtype.element_ty), mask=inside)
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Launch:
+    """silu(gate) * up, in place of gate; both [T, D] bfloat16 or float32."""
+    rows, cols = gate.shape
+    for tensor, what in ((gate, "gate"), (up, "up")):
+        check(tensor, what, (rows, cols), torch.bfloat16, torch.float32)
+        check_packed(tensor, what)
+    check_together(gate, up)
+    arguments: dict[str, Argument] = {
+        "gate": gate,
+        "up": up,
+        "num_cols": cols,
+        "gate_stride": gate.stride(0),
+        "up_stride": up.stride(0),
+    }
+    return Launch(_silu_mul_kernel, (rows, ceil_div(cols, COLUMNS)), arguments, {"COLUMNS": COLUMNS}, 4, 1)

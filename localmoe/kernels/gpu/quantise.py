@@ -13,10 +13,15 @@ ROWS = 8  # of one block's work
 
 @triton.jit
 def _quantise_kernel(
-    x, codes, scale, num_rows, num_cols, x_stride, codes_stride, POWER_OF_TWO: tl.constexpr, ROWS: tl.constexpr
-):
+    x, codes, scale, window, num_rows, num_cols, num_experts, x_stride, codes_stride,
+    POWER_OF_TWO: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     block = tl.program_id(1)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(0) * ROWS
+    if window is not None:  # noqa: SIM102 - decided when it is compiled
+        if (first >= tl.load(window + num_experts)) | (first + ROWS <= tl.load(window)):
+            return
+    row = first + tl.arange(0, ROWS)
     col = block * 128 + tl.arange(0, 128)
     inside = (row[:, None] < num_rows) & (col[None, :] < num_cols)
     at = row[:, None].to(tl.int64)
@@ -31,11 +36,14 @@ def _quantise_kernel(
     tl.store(scale + row * tl.cdiv(num_cols, 128) + block, factor, mask=row < num_rows)
 
 
-def quantise(x: Tensor, codes: Tensor, scale: Tensor, power_of_two: bool = False) -> Launch:
+def quantise(
+    x: Tensor, codes: Tensor, scale: Tensor, power_of_two: bool = False, window: Tensor | None = None
+) -> Launch:
     """Quantises to codes [T, D] float8_e4m3fn and scale [T, ceil(D / 128)] float32 of x [T, D] bfloat16 or float32.
 
     A scale is the largest magnitude of its 128 columns over 448; `power_of_two` rounds it up to one, as models whose
-    config says `scale_fmt: ue8m0` were trained with. The chip must have FP8 matrix units.
+    config says `scale_fmt: ue8m0` were trained with. The chip must have FP8 matrix units. `window` [G + 1] int32: only
+    rows from its first to its last are needed, as in combine.Sorted.offsets of a group.
     """
     rows, cols = x.shape
     check(x, "activations", (rows, cols), torch.bfloat16, torch.float32)
@@ -43,13 +51,17 @@ def quantise(x: Tensor, codes: Tensor, scale: Tensor, power_of_two: bool = False
     check(scale, "scales", (rows, ceil_div(cols, BLOCK)), torch.float32)
     assert rows > 0 and x.stride(1) == 1 and codes.stride(1) == 1, "activations lie row by row"
     check_packed(scale, "scales")
-    check_together(x, codes, scale)
+    if window is not None:
+        check(window, "window", (len(window),), torch.int32)
+    check_together(x, codes, scale, window)
     arguments: dict[str, Argument] = {
         "x": x,
         "codes": codes,
         "scale": scale,
+        "window": window,
         "num_rows": rows,
         "num_cols": cols,
+        "num_experts": 0 if window is None else len(window) - 1,
         "x_stride": x.stride(0),
         "codes_stride": codes.stride(0),
     }

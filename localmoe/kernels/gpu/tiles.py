@@ -77,6 +77,48 @@ def matmul_tile(kind: MatmulKind, form: Form, chip: Chip, rows: int) -> Tile:
     return next(tile for limit, tile in MATMULS[kind, form][chip.capability] if rows <= limit)
 
 
+# Of products by programs that stay: one size for any number of rows. What waits for a tile's end waits as long as a
+# tile takes, so where a multiprocessor is slow tiles are half as high as for many rows above.
+PERSISTENT: dict[tuple[MatmulKind, Form], dict[int, Tile]] = {
+    ("gate_up", "fp8"): {89: Tile(64, 64, 128, 8, 3), 90: Tile(128, 64, 128, 8, 4), 120: Tile(64, 64, 64, 8, 4)},
+    ("gate_up", "decoded"): {
+        80: Tile(64, 64, 64, 8, 4),
+        86: Tile(64, 64, 64, 8, 3),
+        89: Tile(64, 64, 64, 8, 3),
+        90: Tile(128, 64, 64, 8, 4),
+        120: Tile(64, 64, 32, 8, 4),
+    },
+    ("gate_up", "bf16"): {
+        80: Tile(64, 64, 64, 8, 4),
+        86: Tile(64, 64, 64, 8, 3),
+        89: Tile(64, 64, 64, 8, 3),
+        90: Tile(128, 64, 64, 8, 4),
+        120: Tile(64, 64, 64, 8, 3),
+    },
+    ("matmul", "fp8"): {89: Tile(64, 128, 128, 8, 3), 90: Tile(128, 128, 128, 8, 4), 120: Tile(64, 128, 128, 8, 3)},
+    ("matmul", "decoded"): {
+        80: Tile(64, 128, 64, 8, 4),
+        86: Tile(64, 128, 64, 8, 3),
+        89: Tile(64, 128, 64, 8, 3),
+        90: Tile(128, 128, 64, 8, 3),
+        120: Tile(64, 128, 64, 8, 3),
+    },
+    ("matmul", "bf16"): {
+        80: Tile(64, 128, 64, 8, 4),
+        86: Tile(64, 128, 64, 8, 3),
+        89: Tile(64, 128, 64, 8, 3),
+        90: Tile(128, 128, 64, 8, 4),
+        120: Tile(64, 128, 64, 8, 3),
+    },
+}
+
+
+def persistent_tile(kind: MatmulKind, form: Form, chip: Chip) -> Tile:
+    """The tile that programs which stay take."""
+    assert form != "fp8" or chip.has_fp8, f"{chip.name} has no FP8 matrix units"
+    return PERSISTENT[kind, form][chip.capability]
+
+
 @dataclass(frozen=True)
 class AttentionTile:
     """Queries (prefill) or heads of one query (decode), cached tokens a step, and how a block is run."""

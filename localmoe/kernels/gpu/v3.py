@@ -4,7 +4,7 @@ A case's floor is the time that its arithmetic or its bytes take at the chip's p
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,13 +18,16 @@ from localmoe.kernels.gpu import (
     latent,
     linear,
     norm,
+    persistent,
     prefill_attention,
     route,
 )
-from localmoe.kernels.gpu.chips import Chip
+from localmoe.kernels.gpu.board import Board
+from localmoe.kernels.gpu.chips import CHIPS, Chip
 from localmoe.kernels.gpu.launch import Launch, ceil_div
 from localmoe.kernels.gpu.matrix import BLOCK, FP8, Activations, Weights
 from localmoe.kernels.gpu.quantise import quantise
+from localmoe.kernels.gpu.resident import Gpu
 from localmoe.kernels.gpu.tiles import Form
 from localmoe.kernels.ops import PAGE_TOKENS, MlaShape, Router
 
@@ -37,6 +40,8 @@ ROWS = (1, 64, 1024)  # of an expert
 TOKENS = (1, 64, 4096)  # of a dense product
 DENSE = {"q_b": (24576, 1536), "kv_a": (576, 7168), "out": (7168, 16384)}  # rows, columns
 PROMPT, CONTEXT = 4096, 32768
+MANY = ROWS[-1]
+RESERVED = 4  # multiprocessors, for what is urgent
 FORMS: tuple[Form, ...] = ("fp8", "decoded", "bf16")
 
 
@@ -50,6 +55,7 @@ class Case:
     launch: Callable[[Chip], Launch]
     flops: float
     num_bytes: float  # that must come from or go to memory at least once
+    is_persistent: bool = False  # programs that stay: what waits for them waits for one tile
 
     @property
     def name(self) -> str:
@@ -58,7 +64,7 @@ class Case:
 
     def runs_on(self, chip: Chip) -> bool:
         """Whether the chip has the matrix units, or the conversions, that it needs."""
-        return chip.has_fp8 or (self.matrix_type != "e4m3" and self.kernel != "quantise")
+        return chip.has_fp8 or (self.matrix_type != "e4m3" and not self.kernel.startswith("quantise"))
 
     def floor_s(self, chip: Chip) -> float:
         """Seconds that it takes at the least."""
@@ -69,10 +75,25 @@ class Case:
         """Whether its bytes are the longer part of the floor."""
         return self.floor_s(chip) == self.num_bytes / chip.bytes_s
 
+    def tile_s(self, chip: Chip) -> float | None:
+        """Seconds of one tile of an experts' product at the least, if all multiprocessors are as busy; else None."""
+        launch = self.launch(chip)
+        c = launch.constants
+        if "GATED" not in c:
+            return None
+        weight = launch.args["gate"]
+        assert isinstance(weight, Tensor)
+        matrices, cols = (2 if c["GATED"] else 1), weight.shape[2]
+        high, wide = (c["URGENT_M"], c["URGENT_N"]) if self.kernel == "urgent" else (c["BLOCK_M"], c["BLOCK_N"])
+        rate = chip.fp8_flops if c["FORM"] == "fp8" else chip.bf16_flops
+        products = matrices * wide * cols
+        seconds = max(2 * high * products / rate, products * weight.element_size() / chip.bytes_s)
+        return float(seconds * chip.num_sms)
+
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*_experts(), *_dense(), *_attention(), *_tokens()]
+    return [*_experts(), *_dense(), *_attention(), *_tokens(), *_persistent()]
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -118,18 +139,53 @@ def _experts() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def _gate_up(form: Form, rows: int) -> Callable[[Chip], Launch]:
+def _gate_up(form: Form, rows: int, *, stays: bool = False) -> Callable[[Chip], Launch]:
     num_rows, i32 = rows * GROUP, torch.int32
     w = _weights(GROUP, INTER, HIDDEN, form)
     x, tokens, offsets = _activations(num_rows, HIDDEN, form), empty(num_rows, dtype=i32), empty(GROUP + 1, dtype=i32)
-    return lambda chip: experts.gate_up(chip, x, tokens, offsets, w, w, empty(num_rows, INTER), rows)
+    return lambda chip: experts.gate_up(chip, x, tokens, offsets, w, w, empty(num_rows, INTER), rows, stays=stays)
 
 
-def _down(form: Form, rows: int) -> Callable[[Chip], Launch]:
+def _down(form: Form, rows: int, *, stays: bool = False) -> Callable[[Chip], Launch]:
     num_rows = rows * GROUP
     w, x = _weights(GROUP, HIDDEN, INTER, form), _activations(num_rows, INTER, form)
     offsets = empty(GROUP + 1, dtype=torch.int32)
-    return lambda chip: experts.down(chip, x, offsets, w, empty(num_rows, HIDDEN), rows)
+    return lambda chip: experts.down(chip, x, offsets, w, empty(num_rows, HIDDEN), rows, stays=stays)
+
+
+def _persistent() -> Iterator[Case]:
+    """As _experts has them with many rows, by programs that stay and look for urgent jobs of as many experts."""
+    products = {case.name: case for case in _experts()}
+    for form in FORMS:
+        for kernel, launch in (("gate_up", _gate_up), ("down", _down)):
+            case = products[f"{kernel}-{form}-{MANY}"]
+            yield replace(
+                case,
+                kernel=f"persistent_{kernel}",
+                launch=_resident(launch(form, MANY, stays=True)),
+                is_persistent=True,
+            )
+        yield replace(products[f"gate_up-{form}-1"], kernel="urgent", launch=_urgent(form), is_persistent=True)
+
+
+def gate_up_case(form: Form, *, stays: bool) -> Callable[[Chip], Launch]:
+    """Of many tokens, with the tile of one program each, or of programs that stay."""
+    return _gate_up(form, MANY, stays=stays)
+
+
+def _resident(product: Callable[[Chip], Launch]) -> Callable[[Chip], Launch]:
+    return lambda chip: persistent.persistent(
+        product(chip), _board(), chip, chip.num_sms, reserved=RESERVED, urgent_experts=GROUP
+    )
+
+
+def _urgent(form: Form) -> Callable[[Chip], Launch]:
+    product = _gate_up(form, 1, stays=True)
+    return lambda chip: persistent.drain(product(chip), _board(), chip, RESERVED, GROUP)
+
+
+def _board() -> Board:
+    return Board(Gpu(torch.device("meta"), CHIPS[80]), *(empty(1, dtype=torch.int32) for _ in range(2)))
 
 
 def _dense() -> Iterator[Case]:
@@ -209,9 +265,16 @@ def _tokens() -> Iterator[Case]:
     y, q, table = empty(PROMPT * TOP_K, HIDDEN), empty(PROMPT, HEADS * 192), empty(PROMPT, SHAPE.rope_dim, dtype=f32)
     logits, bias = empty(PROMPT, NUM_EXPERTS, dtype=f32), empty(NUM_EXPERTS, dtype=f32)
     ids, shares = empty(PROMPT, TOP_K, dtype=i32), empty(PROMPT, TOP_K, dtype=f32)
+    group = empty(GROUP + 1, dtype=i32)
     kv, rows, cache = empty(PROMPT, WIDTH), empty(PROMPT, dtype=i32), empty(512, PAGE_TOKENS, WIDTH)
     launches: dict[str, tuple[Callable[[Chip], Launch], float]] = {
         "quantise": (lambda _: quantise(x, codes, scale), x.numel() * 3 + scale.numel() * 4),
+        "quantise_group": (lambda _: quantise(x, codes, scale, window=group), x.numel() * 3 + scale.numel() * 4),
+        "silu_mul": (lambda _: norm.silu_mul(x, x), x.numel() * 6),
+        "combine_group": (
+            lambda _: combine.combine(y, ids, shares, residual, True, group),
+            y.numel() * 2 + residual.numel() * 8,
+        ),
         "combine": (lambda _: combine.combine(y, ids, shares, residual, True), y.numel() * 2 + residual.numel() * 8),
         "route": (lambda _: route.route(logits, ROUTER, bias, ids, shares), logits.numel() * 4 + ids.numel() * 8),
         "rms_norm": (lambda _: norm.rms_norm(x, weight, 1e-6, x, residual), x.numel() * 4 + residual.numel() * 8),

@@ -18,15 +18,18 @@ from localmoe.kernels.gpu import (
     latent,
     linear,
     norm,
+    persistent,
     prefill_attention,
     quantise,
     route,
 )
+from localmoe.kernels.gpu.board import Board
 from localmoe.kernels.gpu.chips import CHIPS, Chip, chip_for
 from localmoe.kernels.gpu.compiled import compile_for
 from localmoe.kernels.gpu.launch import Launch
 from localmoe.kernels.gpu.matrix import FP8, Activations, Weights
-from localmoe.kernels.gpu.tiles import DECODE_ATTENTION, MATMULS, NO_LIMIT, PREFILL_ATTENTION
+from localmoe.kernels.gpu.resident import Gpu
+from localmoe.kernels.gpu.tiles import DECODE_ATTENTION, MATMULS, NO_LIMIT, PERSISTENT, PREFILL_ATTENTION
 from localmoe.kernels.gpu.v3 import Case, cases, empty
 from localmoe.kernels.ops import MlaShape, Router
 
@@ -63,6 +66,10 @@ def test_every_kernel_fits_every_chip(case, chip):
     check(case, chip)
 
 
+def board(chip: Chip) -> Board:
+    return Board(Gpu(torch.device("meta"), chip), empty(1, dtype=torch.int32), empty(1, dtype=torch.int32))
+
+
 def single() -> dict[str, Callable[[Chip], Launch]]:
     """One of everything: Triton compiles arguments that are 1, and those that 16 does not divide, in other ways."""
     f32, i32 = torch.float32, torch.int32
@@ -78,6 +85,9 @@ def single() -> dict[str, Callable[[Chip], Launch]]:
             chip, Activations(codes, scale), empty(1, dtype=i32), offsets, fp8, fp8, empty(1, 33), 1
         ),
         "down": lambda chip: experts.down(chip, Activations(row), offsets, one, empty(1, 1), 1),
+        "persistent": lambda chip: persistent.persistent(
+            experts.down(chip, Activations(row), offsets, one, empty(1, 1), 1, stays=True), board(chip), chip, 1
+        ),
         "linear": lambda chip: linear.linear(chip, Activations(row), fp8, empty(1, 33))[0],
         "add_splits": lambda chip: linear.linear(chip, Activations(row), one, empty(1, 1), empty(1, 1, 1, dtype=f32))[
             1
@@ -91,6 +101,7 @@ def single() -> dict[str, Callable[[Chip], Launch]]:
         "expand_outputs": lambda _: absorb.expand_outputs(empty(1, 1, 72), kv_b, shape, empty(1, 1, 40)),
         "quantise": lambda _: quantise.quantise(row, codes, scale),
         "combine": lambda _: combine.combine(row, ids, shares, row),
+        "silu_mul": lambda _: norm.silu_mul(row, row),
         "route": lambda _: route.route(shares, Router(1, 1), None, ids, shares),
         "rms_norm": lambda _: norm.rms_norm(row, empty(7, dtype=f32), 1e-6, row),
         "rotate": lambda _: norm.rotate(empty(1, 2), empty(1, 2, dtype=f32), 2, False),
@@ -114,6 +125,9 @@ def test_every_chip_has_a_tile_for_any_number_of_rows():
             assert limits == sorted(limits)
             assert limits[-1] == NO_LIMIT
             assert all(128 % tile.block_n == 0 and 128 % tile.block_k == 0 for _, tile in rows)
+    for key, by_chip in PERSISTENT.items():
+        assert set(by_chip) == set(MATMULS[key])
+        assert all(128 % tile.block_n == 0 and 128 % tile.block_k == 0 for tile in by_chip.values())
     assert set(DECODE_ATTENTION) == set(PREFILL_ATTENTION) == set(CHIPS)
 
 
@@ -131,3 +145,13 @@ def test_the_table_of_facts_has_every_case():
         (case.kernel, case.case, chip.name) for case, chip in ALL
     ]
     assert all(int(row["stack_bytes"]) == 0 for row in rows)
+
+
+def test_the_longest_wait_is_told_beside_the_kernel():
+    """A line for each chip: microseconds of a gate and up tile, and of a down tile, in each form that it takes."""
+    told = {line.split()[0]: line.split() for line in persistent.__doc__.splitlines() if line.startswith("    sm_")}
+    found = {case.name: case for case in cases()}
+    for chip in CHIPS.values():
+        forms = ["fp8", "decoded"] if chip.has_fp8 else ["decoded"]
+        tiles = [found[f"persistent_{k}-{form}-1024"].tile_s(chip) for form in forms for k in ("gate_up", "down")]
+        assert told[chip.name][-len(tiles) :] == [f"{1e6 * tile_s:.1f}" for tile_s in tiles]

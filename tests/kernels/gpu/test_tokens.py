@@ -44,6 +44,26 @@ def test_scales_can_be_powers_of_two(device):
     assert error(values.view(5, 256), x) <= 4e-2
 
 
+def test_only_the_rows_of_a_group_are_quantised(device):
+    """Others may be, where they share a block with them; far ones stay."""
+    x, window = randn(40, 256), torch.tensor([17, 20, 26], dtype=torch.int32, device=device)
+    codes = torch.zeros(40, 256, device=device).to(FP8)
+    scale = torch.full((40, 2), torch.nan, device=device)
+    quantise.quantise(x.to(device), codes, scale, window=window).run()
+    truth, _ = quantised(x, torch.device("cpu"))
+    assert torch.equal(scale.cpu()[17:26], truth.scale[17:26])
+    assert torch.equal(codes.cpu().view(torch.uint8)[17:26] & 0x7F, truth.values.view(torch.uint8)[17:26] & 0x7F)
+    assert scale.cpu()[:16].isnan().all() and scale.cpu()[32:].isnan().all()
+
+
+def test_gates_are_multiplied(device):
+    gate, up = randn(3, 1100), randn(3, 1100, seed=1)
+    ours = gate.bfloat16().to(device)
+    norm.silu_mul(ours, up.bfloat16().to(device)).run()
+    truth = torch.nn.functional.silu(gate.bfloat16().float()) * up.bfloat16().float()
+    assert error(ours, truth) <= NEAR
+
+
 def test_tokens_are_sorted_by_expert_and_those_of_others_come_last(device):
     ids = torch.tensor([[3, 0], [5, 3], [2, 9], [3, 2]], dtype=torch.int32, device=device)
     found = combine.sort_by_expert(ids, 2, 3)  # experts 2, 3, 4
@@ -64,6 +84,20 @@ def test_each_token_adds_what_its_experts_made(add, dtype, device):
     for t, k in np.ndindex(7, 3):
         if rows[t, k] >= 0:
             truth[t] += weights[t, k] * y[rows[t, k]].float()
+    assert error(out, truth) <= NEAR
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_each_token_adds_what_the_experts_of_a_group_made(add, device):
+    y, weights, start = randn(9, 300).bfloat16(), randn(3, 3).abs(), randn(3, 300, seed=2)
+    rows = torch.tensor([[0, 4, 5], [1, 2, 8], [3, 6, 7]], dtype=torch.int32)
+    window = torch.tensor([3, 3, 6], dtype=torch.int32, device=device)  # rows 3, 4 and 5
+    y[[0, 1, 2, 6, 7, 8]] = torch.nan
+    out = start.clone().to(device)
+    combine.combine(y.to(device), rows.to(device), weights.to(device), out, add, window).run()
+    truth = start.clone() if add else torch.zeros(3, 300)
+    for t, k in ((0, 1), (0, 2), (2, 0)):
+        truth[t] += weights[t, k] * y[rows[t, k]].float()
     assert error(out, truth) <= NEAR
 
 
