@@ -5,13 +5,13 @@ Rows of a page that several tables share never change: `reserve` copies the last
 
 import threading
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localmoe.errors import OutOfMemoryError
-from localmoe.kernels.ops import PAGE_TOKENS
+from localmoe.kernels.ops import PAGE_TOKENS, LayerCache
 
 ALIGNMENT_BYTES = 64
 DTYPES: dict[str, Any] = {"float32": np.float32, "bf16": np.uint16}
@@ -26,6 +26,30 @@ class LayerPages:
     data: NDArray[Any]  # [pages, PAGE_TOKENS, width]: float32, or the bits of BF16 as uint16
 
 
+class Latents(Protocol):
+    """Pages of all layers, wherever they lie: in a LatentCache, or on a device, under the same numbers."""
+
+    def layer(self, n: int) -> LayerCache:
+        """Layer n's part of every page."""
+        ...
+
+    def rows(self, n: int) -> Any:
+        """[pages * PAGE_TOKENS, row bytes] uint8 of layer n: views of the same memory, as streams copy it."""
+        ...
+
+
+class Copies(Protocol):
+    """Who keeps copies of pages, and is told when they change."""
+
+    def copy(self, source: int, target: int) -> None:
+        """All layers' rows of page `source`."""
+        ...
+
+    def forget(self, page: int, rows: int) -> None:
+        """The page's rows from `rows` on are about to be others."""
+        ...
+
+
 class LatentCache:
     """All pages of all layers. Memory is taken from the system when a page is first written."""
 
@@ -38,6 +62,7 @@ class LatentCache:
         self._users = [0] * num_pages  # tables that hold each page
         self._free = list(range(num_pages - 1, -1, -1))  # a stack, the lowest page on top
         self._lock = threading.Lock()
+        self.followers: list[Copies] = []  # devices that have pages too
 
     @property
     def nbytes(self) -> int:
@@ -58,6 +83,10 @@ class LatentCache:
         """Layer n's part of every page."""
         return LayerPages(self._data[n])
 
+    def rows(self, n: int) -> NDArray[np.uint8]:
+        """As Latents says."""
+        return self._data[n].reshape(-1, self.width).view(np.uint8)
+
     def new_table(self) -> "PageTable":
         """An empty session."""
         return PageTable(self)
@@ -74,7 +103,9 @@ class LatentCache:
             pages = [self._free.pop() for _ in range(count)]
             for page in pages:
                 self._users[page] = 1
-            return pages
+        for page in pages:
+            self.forget(page, 0)
+        return pages
 
     def share(self, pages: NDArray[np.int32]) -> None:
         """One more user for each of `pages`."""
@@ -98,6 +129,13 @@ class LatentCache:
     def copy(self, source: int, target: int) -> None:
         """All layers' rows of page `source`."""
         self._data[:, target] = self._data[:, source]
+        for follower in self.followers:
+            follower.copy(source, target)
+
+    def forget(self, page: int, rows: int) -> None:
+        """Tells those who have copies that the page's rows from `rows` on are about to be others."""
+        for follower in self.followers:
+            follower.forget(page, rows)
 
 
 class PageTable:
@@ -130,6 +168,8 @@ class PageTable:
             self.cache.copy(int(pages[-1]), taken[0])
             self.cache.drop(pages[-1:])
             pages[-1] = taken[0]
+        if self.length % PAGE_TOKENS:
+            self.cache.forget(int(pages[len(self.pages) - 1]), self.length % PAGE_TOKENS)
         self.pages = np.concatenate([pages, np.asarray(taken[copies:], np.int32)])
         self.length = num_tokens
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from localmoe.kernels.ops import LayerCache, Linear, Ops, V
 from localmoe.model.attention import Attention, attention, load_attention
-from localmoe.model.cache import LatentCache
+from localmoe.model.cache import Latents
 from localmoe.model.config import ModelConfig
 from localmoe.model.experts import Ffn, Moe, Routed, ffn, load_ffn, load_moe, mixture, routed
 from localmoe.weights.store import Store
@@ -35,7 +35,7 @@ class Model:
     head: Linear
 
 
-def decode(ops: Ops[V], model: Model, cache: LatentCache, routed: Routed[V] = routed) -> V:
+def decode(ops: Ops[V], model: Model, cache: Latents, routed: Routed[V] = routed) -> V:
     """Logits [S, vocab] of the rows that the run asks for. After the last attention only those are computed."""
     eps, last = model.config.rms_eps, len(model.layers) - 1
     x = ops.embedding(model.embedding)

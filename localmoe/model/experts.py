@@ -32,18 +32,20 @@ def ffn(ops: Ops[V], x: V, w: Ffn) -> V:
     return ops.linear(ops.silu_mul(ops.linear(x, w.gate), ops.linear(x, w.up)), w.down)
 
 
-Routed = Callable[[Ops[V], V, Moe], V]  # how the routed experts' sum comes about
+Routed = Callable[[Ops[V], V, Moe], Callable[[], V]]  # begins the routed experts' sum; called, what it gives is due
 
 
-def routed(ops: Ops[V], x: V, w: Moe) -> V:
-    """[T, H] -> [T, H]: the chosen experts of each token, computed here."""
-    return ops.experts(x, route(ops, x, w.gate), w.experts)
+def routed(ops: Ops[V], x: V, w: Moe) -> Callable[[], V]:
+    """[T, H] -> [T, H]: the chosen experts of each token, computed here and now."""
+    out = ops.experts(x, route(ops, x, w.gate), w.experts)
+    return lambda: out
 
 
 def mixture(ops: Ops[V], x: V, w: Moe, routed: Routed[V] = routed) -> V:
-    """[T, H] -> [T, H]. `routed` is another function where the routed experts are computed elsewhere."""
-    out = routed(ops, x, w)
-    return out if w.shared is None else ops.add(out, ffn(ops, x, w.shared))
+    """[T, H] -> [T, H]. Where `routed` has the sum computed elsewhere, the shared experts come meanwhile."""
+    due = routed(ops, x, w)
+    shared = None if w.shared is None else ffn(ops, x, w.shared)
+    return due() if shared is None else ops.add(due(), shared)
 
 
 def load_ffn(store: Store, prefix: str) -> Ffn:

@@ -21,6 +21,11 @@ def new_flag() -> CancelFlag:
     return flag
 
 
+def new_pool(cpus: list[int]) -> native.Pool:
+    """One worker for each of `cpus` (-1: not pinned)."""
+    return native.Pool(cpus)
+
+
 def choose_target(isa: str | None) -> str:
     """The instruction-set target that `isa` selects (None: the best). UsageError when this CPU cannot run it."""
     try:
@@ -31,7 +36,13 @@ def choose_target(isa: str | None) -> str:
 
 
 class Network:
-    """The model on the CPU. Programs made by `program` share the weights, the cache and the worker pool."""
+    """The model on the CPU. Programs made by `program` share the weights, the cache and the worker pool.
+
+    They may run at the same time: weights are only read, each program has buffers and scratch of its own, the pool
+    takes jobs from several threads, and each session writes to pages of its own.
+    """
+
+    runs_together = True
 
     def __init__(self, config: ModelConfig, store: Store, cache: LatentCache, cpus: list[int], isa: str | None) -> None:
         self.config = config
@@ -39,7 +50,7 @@ class Network:
         self.isa = choose_target(isa)
         self._store = store
         self.model = load_model(config, store)
-        self.pool = native.Pool(cpus)
+        self.pool = new_pool(cpus)
         self.worker_nodes = [store.nodes.index(n) if n in store.nodes else -1 for n in nodes_of(cpus)]
 
     @property

@@ -17,11 +17,11 @@ from localmoe.hub.checkpoint import TensorInfo
 
 ALIGN_BYTES = 256
 BLOCK = 128  # rows and columns that share one FP8 scale
-PART_ROWS = 32  # a node's rows begin at a multiple of it: so many hidden activations are prepared together
+PART_ROWS = 64  # a node's rows begin at a multiple of it: so many hidden activations are prepared together
 SCALE_SUFFIX = ".weight_scale_inv"
 Quant = Literal["fp8", "bf16"]
 MatrixName = Literal["gate", "up", "down"]
-MATRICES: tuple[MatrixName, ...] = ("gate", "up", "down")
+MATRICES: tuple[MatrixName, ...] = ("down", "gate", "up")  # as in most files, so that one read brings an expert
 _EXPERT = re.compile(r"(.+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight(_scale_inv)?")
 _QUANT: dict[str, Quant] = {"F8_E4M3": "fp8", "BF16": "bf16"}
 
@@ -200,7 +200,7 @@ def _require_alike(prefix: str, experts: _Experts) -> None:
 
 
 def _part(offset: int, matrices: dict[str, TensorInfo], n: int, num_parts: int) -> PartLayout:
-    """Part `n` of a layer: weights first, so that gate, up and down stream without gaps."""
+    """Part `n` of a layer: weights first, so that down, gate and up stream without gaps."""
     places: dict[str, Placement] = {}
     end = 0
     for name in MATRICES:

@@ -107,8 +107,8 @@ def _open(files: Iterable[Path], *, direct: bool) -> dict[Path, Source]:
 
 
 def num_readers(total_bytes: int) -> int:
-    """One a CPU, four at least: the disk works while pieces are put into place."""
-    most = max(4, min(MAX_READERS, len(os.sched_getaffinity(0))))
+    """One a CPU, eight at least: the disk works while pieces are put into place."""
+    most = max(8, min(MAX_READERS, len(os.sched_getaffinity(0))))
     return max(1, min(most, total_bytes // DIRECT_PIECE_BYTES))
 
 

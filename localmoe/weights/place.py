@@ -34,6 +34,13 @@ class Places(Protocol):
 _KINDS = {"F8_E4M3": "fp8", "BF16": "bf16", "F32": "f32"}
 
 
+def look_at(tensor: TensorInfo, start: int, values: Bytes) -> None:
+    """Only that, at `values` from byte `start` of the file, where they rest already; CheckpointError as `place`."""
+    bad = native.find_bad_value(values, _kind(tensor))
+    if bad >= 0:
+        raise _bad_value(tensor, start + bad, values[bad:])
+
+
 def place(arena: Room, layout: Places, piece: Piece, raw: Bytes) -> None:
     """Copies the parts of `piece` out of `raw`, its bytes; CheckpointError for a value that no weight may have."""
     for part in piece.parts:
@@ -70,10 +77,13 @@ def _as_float32(raw: Bytes, dtype: str) -> NDArray[np.float32]:
 
 def _copy(tensor: TensorInfo, start: int, values: Bytes, target: Bytes) -> None:
     """`values`, from byte `start` of the file, to `target`, if they are what weights may be."""
-    kind = "scale" if tensor.name.endswith(SCALE_SUFFIX) else _KINDS[tensor.dtype]
-    bad = native.copy_values(values, target, kind)
+    bad = native.copy_values(values, target, _kind(tensor))
     if bad >= 0:
         raise _bad_value(tensor, start + bad, values[bad:])
+
+
+def _kind(tensor: TensorInfo) -> str:
+    return "scale" if tensor.name.endswith(SCALE_SUFFIX) else _KINDS[tensor.dtype]
 
 
 def _bad_value(tensor: TensorInfo, at: int, values: Bytes) -> CheckpointError:

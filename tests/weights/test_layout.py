@@ -77,9 +77,10 @@ def test_rows_are_shared_out_as_evenly_as_can_be(tensors, num_nodes):
 
 
 def test_scales_lie_with_the_rows_that_need_them_twice_at_a_split(tensors):
-    one, other = plan_layout(tensors, [0, 1]).experts["model.layers.0.mlp.experts"].parts
-    assert (one.gate.rows, other.gate.first_row, other.gate.rows) == (96, 96, 104)  # blocks 0 and 0 to 1
-    assert (one.gate.scale_shape, other.gate.scale_shape) == ((1, 2), (2, 2))
+    one, other, last = plan_layout(tensors, [0, 1, 2]).experts["model.layers.0.mlp.experts"].parts
+    assert (one.gate.rows, other.gate.first_row, other.gate.rows) == (64, 64, 64)  # both in block 0
+    assert (last.gate.first_row, last.gate.rows) == (128, 72)
+    assert [part.gate.scale_shape for part in (one, other, last)] == [(1, 2)] * 3
 
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 7])
@@ -115,7 +116,7 @@ def test_bf16_experts_have_no_scales(tensors):
     for experts in plan_layout(bf16).experts.values():
         (part,) = experts.parts
         assert (part.gate.dtype, part.gate.scale_offset) == ("bf16", None)
-        assert part.up.offset == 2 * shards.INTER * shards.HIDDEN
+        assert part.up.offset == 2 * 2 * shards.INTER * shards.HIDDEN  # behind down and gate
 
 
 def changed(tensors: list[TensorInfo], name: str, dtype: str) -> list[TensorInfo]:

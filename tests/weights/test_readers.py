@@ -100,7 +100,7 @@ def test_buffers_take_64_mib_at_most(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(256))
     assert loading.num_readers(1 << 40) * (loading.DIRECT_PIECE_BYTES + 4096) <= 64 << 20
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert loading.num_readers(1 << 40) == 4
+    assert loading.num_readers(1 << 40) == 8
     assert loading.num_readers(100) == 1
 
 

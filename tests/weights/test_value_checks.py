@@ -17,6 +17,7 @@ def first_bad(values, kind, shift=0):
     source[:] = values.view(np.uint8)
     target = np.zeros(values.nbytes + 1, np.uint8)[1:]
     bad = native.copy_values(source, target, kind)
+    assert native.find_bad_value(source, kind) == bad
     end = len(source) if bad < 0 else bad
     np.testing.assert_array_equal(target[:end], source[:end])
     return None if bad < 0 else bad
