@@ -7,10 +7,12 @@ LocalmoeError                 1
 │   ├── ModelNotFoundError
 │   ├── CheckpointError           files that are damaged or do not fit together
 │   └── UnsupportedModelError     an architecture or quantisation that localmoe does not run
+├── ChatNotFoundError         4   no chat has this id
 ├── OutOfMemoryError          5   not enough memory, VRAM or disk
 ├── VerificationError         6   a checksum or a self-test failed
 ├── HubError                  7   the network or the hub
 ├── DeviceLostError           1   a device failed and takes no more work
+├── RemoteError               1   the engine in another process ended, or is of another version
 └── CancelledError          130   interrupted by the user
 """
 
@@ -56,6 +58,12 @@ class UnsupportedModelError(ModelError):
     """An architecture or quantisation that localmoe does not run."""
 
 
+class ChatNotFoundError(LocalmoeError):
+    """No chat has this id, or there is none to continue."""
+
+    exit_code = 4
+
+
 class OutOfMemoryError(LocalmoeError):
     """Not enough memory, VRAM or disk for what was asked."""
 
@@ -80,6 +88,10 @@ class HubError(LocalmoeError):
 
 class DeviceLostError(LocalmoeError):
     """A device failed and takes no more work; what runs elsewhere goes on."""
+
+
+class RemoteError(LocalmoeError):
+    """The engine in another process ended, does not answer, or is of another version."""
 
 
 class CancelledError(LocalmoeError):

@@ -4,21 +4,35 @@ While they come, those that rest in memory are computed.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localmoe import _native as native
 from localmoe.devices.device import Bytes, Device, Event
+from localmoe.devices.spans import Span, Spans, Stage, TimedStep
 from localmoe.errors import CancelledError
 from localmoe.kernels.ops import CancelFlag, Segment
-from localmoe.kernels.segments import Group, SegmentOps, SegmentProgram, Stop, Tokens
-from localmoe.model.cache import LatentCache
-from localmoe.model.decoder import Model, decode
-from localmoe.weights.expert_source import ExpertSource, group_bytes, group_views
+from localmoe.kernels.segments import Group, Stop, Tokens
+from localmoe.model.config import ModelConfig
+from localmoe.model.programs import Programs, chosen_experts
+from localmoe.weights.expert_source import KeptExperts, group_bytes
 
 LOOK_S = 0.02  # how often the cancel flag is looked at while a read is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """An expert on its way into a slot, and when its pieces began and ended."""
+
+    expert: int
+    view: Bytes
+    ready: Event
+    times: list[float]
+    num_bytes: int
 
 
 class OnDemand:
@@ -26,25 +40,24 @@ class OnDemand:
 
     def __init__(
         self,
-        model: Model,
-        cache: LatentCache,
-        source: ExpertSource,
+        config: ModelConfig,
+        programs: Programs,
+        source: KeptExperts,
         device: Device,
-        pool: native.Pool,
         max_tokens: int,
         num_slots: int,
-        *,
-        target: str = "",
-        worker_nodes: Sequence[int] = (),
+        recorded: Spans | None = None,
     ) -> None:
         self.max_tokens = max_tokens
         self.read_bytes = 0  # of experts, by the last run
-        self._vocab = model.config.vocab
+        self.recorded = Spans() if recorded is None else recorded  # what all runs did, when
+        self._top_k = config.top_k
+        self._tokens: Tokens | None = None  # of the last run
+        self._vocab = config.vocab
         self._source = source
         self._device = device
-        ops = SegmentOps()
-        self._program = SegmentProgram(ops, decode(ops, model, cache), max_tokens, pool, target, worker_nodes)
-        self._stops = [stop for stop in ops.stops if stop.kind == "experts"]
+        self._program = programs.whole(max_tokens)
+        self._stops = [stop for stop in self._program.stops if stop.kind == "experts"]
         nbytes = max((group_bytes(source.experts(n), 1) for n in range(len(self._stops))), default=0)
         self._memory = device.alloc(num_slots * nbytes)
         views = [self._memory.view[n * nbytes : (n + 1) * nbytes] for n in range(num_slots)]
@@ -63,6 +76,12 @@ class OnDemand:
         return self._program.nbytes
 
     @property
+    def last_experts(self) -> NDArray[np.int32] | None:
+        """[moe layers, T, K]: the experts that the last run chose; NOT_COMPUTED where only selected rows were."""
+        assert self._tokens is not None, "nothing was run"
+        return chosen_experts(self._program, self._tokens, self._top_k)
+
+    @property
     def free_slots(self) -> int:
         """Slots that no expert has: all of them between runs."""
         return len(self._free)
@@ -78,7 +97,7 @@ class OnDemand:
         forced_experts: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float32]:
         """As ops.Program says. Raises what a read failed with too; the next run finds everything free."""
-        tokens = Tokens.of_run(
+        self._tokens = tokens = Tokens.of_run(
             ids,
             segments,
             all_logits=all_logits,
@@ -90,11 +109,12 @@ class OnDemand:
         self._program.begin(tokens, cancel, urgent=urgent)
         try:
             for stop in self._stops:
-                self._program.run(first, stop.op)
+                self._compute("attention", stop.layer, partial(self._program.run, first, stop.op))
                 assert stop.x is not None
                 self._mix(stop, len(tokens.selected) if stop.x.selected else len(ids), cancel)
                 first = stop.op + 1
-            self._program.run(first, self._program.num_ops)
+            rest = partial(self._program.run, first, self._program.num_ops)
+            self._compute("attention", len(self._stops), rest)
         except BaseException:
             self._loads.reset()
             self._free = deque(self._slots)
@@ -108,10 +128,13 @@ class OnDemand:
 
     def _mix(self, stop: Stop, num_rows: int, cancel: CancelFlag | None) -> None:
         overwrites = True
-        chosen = np.unique(self._program.chosen(stop.layer)[:num_rows])
-        for expert, data in self._experts(stop.layer, [int(e) for e in chosen], cancel):
-            self._program.run_group(stop, Group(expert, 1, data, overwrites))
-            overwrites = False
+        chosen = self._program.chosen(stop.layer)[:num_rows]
+        self._source.count(stop.layer, chosen)
+        with self._source.reading(stop.layer):
+            for expert, data in self._experts(stop.layer, np.unique(chosen).tolist(), cancel):
+                group = Group(expert, 1, data, overwrites)
+                self._compute("experts", stop.layer, partial(self._program.run_group, stop, group))
+                overwrites = False
 
     def _experts(
         self, layer: int, chosen: list[int], cancel: CancelFlag | None
@@ -119,28 +142,40 @@ class OnDemand:
         """Each of them with its bytes, those in memory first."""
         resting = {expert: self._source.resting(layer, expert, 1) for expert in chosen}
         missing = deque(expert for expert, data in resting.items() if data is None)
-        coming: deque[tuple[int, Bytes, Event]] = deque()
+        coming: deque[_Coming] = deque()
         self._load(layer, missing, coming)
         for expert, data in resting.items():
             if data is not None:
                 yield expert, data
         while coming:
-            expert, view, ready = coming.popleft()
-            self._wait(ready, cancel)
-            yield expert, group_views(self._source.experts(layer), 1, view)
-            self._free.append((view, ready))
+            load = coming.popleft()
+            self._wait(load.ready, cancel)
+            self._add_span("load", layer, min(load.times), max(load.times), load.num_bytes)
+            data = self._source.views(layer, load.expert, 1, load.view)
+            yield load.expert, data
+            self._source.keep(layer, load.expert, data[0])
+            self._free.append((load.view, load.ready))
             self._load(layer, missing, coming)
 
-    def _load(self, layer: int, missing: "deque[int]", coming: "deque[tuple[int, Bytes, Event]]") -> None:
+    def _load(self, layer: int, missing: "deque[int]", coming: "deque[_Coming]") -> None:
         """As many as there are slots for."""
         while missing and self._free:
             expert = missing.popleft()
             view, ready = self._free.popleft()
-            steps = self._source.steps(layer, expert, 1, view)
+            times: list[float] = []
+            steps = [TimedStep(step, times) for step in self._source.steps(layer, expert, 1, view)]
             self._loads.copy_async(view, steps)
             self._loads.record(ready)
-            self.read_bytes += sum(step.nbytes for step in steps)
-            coming.append((expert, view, ready))
+            coming.append(_Coming(expert, view, ready, times, sum(step.nbytes for step in steps)))
+            self.read_bytes += coming[-1].num_bytes
+
+    def _compute(self, stage: Stage, layer: int, work: Callable[[], None]) -> None:
+        start_s = perf_counter()
+        work()
+        self._add_span(stage, layer, start_s, perf_counter())
+
+    def _add_span(self, stage: Stage, layer: int, start_s: float, end_s: float, num_bytes: int = 0) -> None:
+        self.recorded.add(Span(self._device.name, stage, layer, -1, start_s, end_s, num_bytes))
 
     def _wait(self, ready: Event, cancel: CancelFlag | None) -> None:
         while not ready.wait(LOOK_S):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from localmoe.devices.spans import Spans
 from localmoe.kernels.ops import CancelFlag, PageTable, Program, Segment
 
 
@@ -19,6 +20,16 @@ class Runner:
     def max_sessions(self) -> int:
         """The largest batch."""
         return self._program.max_tokens
+
+    @property
+    def recorded(self) -> Spans | None:
+        """What the program did, when; None where it does not tell."""
+        return getattr(self._program, "recorded", None)
+
+    @property
+    def last_experts(self) -> NDArray[np.int32] | None:
+        """[moe layers, S, K]: the experts that the last step chose, below 0 for none; None where nothing tells."""
+        return getattr(self._program, "last_experts", None)
 
     def step(self, tokens: Sequence[int], tables: Sequence[PageTable], starts: Sequence[int]) -> NDArray[np.float32]:
         """Logits [S, vocab] after one token of each session, at position `starts[s]` of its table.

@@ -4,6 +4,7 @@ import math
 
 from localmoe.engine.request import Request, Sampling
 from localmoe.errors import CheckpointError, UsageError
+from localmoe.settings import MAX_TPOT_TARGET_MS, MAX_TTFT_TARGET_S
 
 
 def check_request(request: Request) -> None:
@@ -15,6 +16,10 @@ def check_request(request: Request) -> None:
         raise UsageError("the prompt is empty", "type a question")
     if request.max_tokens is not None and request.max_tokens < 1:
         raise UsageError(f"max tokens must be 1 or more, not {request.max_tokens}", "leave it out for no limit")
+    if request.ttft_target_s is not None:
+        _within("target for the first token (s)", request.ttft_target_s, 0.0, MAX_TTFT_TARGET_S, open_low=True)
+    if request.tpot_target_ms is not None:
+        _within("target for each token (ms)", request.tpot_target_ms, 0.0, MAX_TPOT_TARGET_MS, open_low=True)
     check_sampling(request.sampling)
 
 

@@ -1,20 +1,28 @@
-"""Requests as JSON-ready dicts, beside the events' codec, for engines in another process."""
+"""Requests, and what runs, as JSON-ready dicts, beside the events' codec, for engines in another process."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from localmoe.chat.message import Conversation, Message
-from localmoe.engine.request import Request, Sampling
+from localmoe.engine.request import EngineInfo, Request, Sampling
 from localmoe.errors import UsageError
 
 T = TypeVar("T")
 _ROLES = ("system", "user", "assistant")
 _SAMPLING = {"temperature": float, "top_p": float, "min_p": float, "repetition_penalty": float, "seed": int}
 
+_PLAIN: dict[str, type[Any]] = {
+    "max_tokens": int,
+    "think": bool,
+    "session": str,
+    "ttft_target_s": float,
+    "tpot_target_ms": float,
+}
+
 
 def encode_request(request: Request) -> dict[str, Any]:
     """`request` as a dict of plain values; its messages are a list."""
-    return {**asdict(request), "conversation": [asdict(m) for m in request.conversation.messages]}
+    return {**asdict(request), "conversation": encode_conversation(request.conversation)}
 
 
 def decode_request(data: dict[str, Any]) -> Request:
@@ -22,19 +30,44 @@ def decode_request(data: dict[str, Any]) -> Request:
 
     What is left out has its default.
     """
-    known = {"conversation", "sampling", "max_tokens", "think", "session"}
+    known = {"conversation", "sampling", *_PLAIN}
     _refuse_unknown("request", data, known)
-    values: dict[str, Any] = {"conversation": _conversation(_typed("conversation", data.get("conversation"), list))}
+    values: dict[str, Any] = {"conversation": decode_conversation(data.get("conversation"))}
     if "sampling" in data:
         values["sampling"] = _sampling(_typed("sampling", data["sampling"], dict))
-    for name, kind in (("max_tokens", int), ("think", bool), ("session", str)):
+    for name, kind in _PLAIN.items():
         if data.get(name) is not None:
             values[name] = _typed(name, data[name], kind)
     return Request(**values)
 
 
-def _conversation(messages: list[Any]) -> Conversation:
+def encode_conversation(conversation: Conversation) -> list[dict[str, Any]]:
+    """`conversation` as the list of its messages."""
+    return [asdict(message) for message in conversation.messages]
+
+
+def decode_conversation(data: Any) -> Conversation:
+    """The conversation that `encode_conversation` made `data` of; UsageError names what is wrong."""
+    messages = _typed("conversation", data, list)
     return Conversation(tuple(_message(_typed("message", m, dict)) for m in messages))
+
+
+def encode_info(info: EngineInfo) -> dict[str, Any]:
+    """`info` as a dict of plain values."""
+    return {field.name: getattr(info, field.name) for field in fields(info)} | {"sampling": asdict(info.sampling)}
+
+
+def decode_info(data: dict[str, Any]) -> EngineInfo:
+    """What `encode_info` made `data` of; UsageError names what is wrong."""
+    known = {field.name: field.type for field in fields(EngineInfo)}
+    _refuse_unknown("info", data, set(known))
+    kinds: dict[Any, type] = {str: str, int: int, bool: bool, float: float}
+    values: dict[str, Any] = {
+        name: _typed(name, data.get(name), kinds[kind]) for name, kind in known.items() if kind in kinds
+    }
+    values["plan"] = tuple(_typed("plan", line, str) for line in _typed("plan", data.get("plan"), list))
+    values["sampling"] = _sampling(_typed("sampling", data.get("sampling"), dict))
+    return EngineInfo(**values, details=_typed("details", data.get("details"), dict))
 
 
 def _message(data: dict[str, Any]) -> Message:

@@ -13,6 +13,7 @@ FLOP_PER_CYCLE = {  # FP32 FMA, a core; amx_bf16 multiplies faster than that whe
     "avx2": 32,
     "avx2_zen": 32,
     "avx512": 64,
+    "avx512_zen": 64,
     "avx512_bf16": 64,
     "amx_bf16": 64,
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from localmoe.engine.checks import check_sampling
 from localmoe.engine.request import Sampling
@@ -10,17 +10,25 @@ from localmoe.errors import CheckpointError, UsageError
 from localmoe.hub.catalog import CatalogModel
 from localmoe.settings import Settings
 
+Origin = Literal["model", "catalogue"]
+
 _VALUES = ("temperature", "top_p", "min_p", "repetition_penalty")
 
 
 def sampling_defaults(settings: Settings, generation: Mapping[str, Any], entry: CatalogModel | None) -> Sampling:
     """How answers are sampled unless a request says otherwise. CheckpointError for a nonsensical generation_config."""
-    values: dict[str, Any] = {"temperature": entry.temperature, "top_p": entry.top_p} if entry else {}
-    values |= _generation_values(generation)
+    values: dict[str, Any] = {name: value for name, (value, _) in own_sampling(generation, entry).items()}
     chosen = {name: getattr(settings, name) for name in (*_VALUES, "seed")}
     sampling = Sampling(**values | {name: value for name, value in chosen.items() if value is not None})
     check_sampling(sampling)
     return sampling
+
+
+def own_sampling(generation: Mapping[str, Any], entry: CatalogModel | None) -> dict[str, tuple[float, Origin]]:
+    """What the model says of sampling, each value with who says it. CheckpointError as `sampling_defaults`."""
+    known = {"temperature": entry.temperature, "top_p": entry.top_p} if entry else {}
+    values: dict[str, tuple[float, Origin]] = {n: (v, "catalogue") for n, v in known.items() if v is not None}
+    return values | {name: (value, "model") for name, value in _generation_values(generation).items()}
 
 
 def stop_tokens(generation: Mapping[str, Any]) -> frozenset[int]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from localmoe.model.config import ModelConfig
 
-PREFILL_SLOTS = 2  # of a group each
+NUM_GROUPS = 6  # about so many have slots: with two of three experts each, a disk stood still while a layer attended
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +14,19 @@ class DiskSlots:
     few: int
     num_slots: int
     group: int  # experts that longer runs compute together; 0: there are no longer runs
+    num_groups: int  # that there is room for
 
     @property
     def num_experts(self) -> int:
         """Room in all."""
-        return self.num_slots + PREFILL_SLOTS * self.group
+        return self.num_slots + self.num_groups * self.group
 
 
 def disk_slots(config: ModelConfig, ring_slots: int, max_tokens: int) -> DiskSlots:
     """For runs of up to `max_tokens`: half of the ring's experts for few tokens, the other half for groups."""
     few = min(max_tokens, max(1, config.num_experts // (2 * config.top_k)))
-    group = max(1, ring_slots // (2 * PREFILL_SLOTS)) if max_tokens > few else 0
-    return DiskSlots(few, max(1, ring_slots // 2), group)
+    half = max(1, ring_slots // 2)
+    if max_tokens <= few:
+        return DiskSlots(few, half, 0, 0)
+    group = max(1, half // NUM_GROUPS)
+    return DiskSlots(few, half, group, max(2, half // group))

@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 from localmoe.chat.message import Conversation
 from localmoe.chat.stream import Splitter
-from localmoe.decode.runner import Runner
 from localmoe.engine.checks import check_fits, check_request, check_vocabulary
-from localmoe.engine.job import Job
+from localmoe.engine.gpu_devices import CudaGpus, Gpus
+from localmoe.engine.inside import Inside
+from localmoe.engine.job import Job, Targets
 from localmoe.engine.loop import Loop
 from localmoe.engine.metrics import Meter
 from localmoe.engine.opening import Backend, Cancelled, CpuBackend, Opened, open_model
 from localmoe.engine.request import EngineInfo, Request
-from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.engine.scheduler import MAX_BATCH, Limits
+from localmoe.engine.shares import ShareControl
 from localmoe.engine.stream import EventStream
 from localmoe.events import Event
-from localmoe.prefill.reader import Reader
 from localmoe.settings import Settings
 
 
@@ -26,11 +27,17 @@ class Engine:
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
         network, plan = opened.network, opened.plan
-        self._loop = Loop(
+        pool = getattr(network, "pool", None)
+        self._loop = Loop.over(
             network.cache,
-            Reader(network.program(plan.chunk), opened.new_flag()),
-            Runner(network.program(MAX_BATCH), opened.new_flag()),
+            network.program(plan.read_tokens),
+            network.program(MAX_BATCH),
+            opened.new_flag,
             plan.context_limit,
+            inside=Inside(network.config, pool),
+            together=network.runs_together,
+            limits=Limits(plan.read_tokens, plan.batch, plan.beside_chunk),
+            shares=ShareControl(pool, network.config, plan.urgent_share) if pool and network.runs_together else None,
         )
         self._closed = False
         # The thread must not be in native code when the interpreter goes away.
@@ -45,13 +52,15 @@ class Engine:
         *,
         cancelled: Cancelled = lambda: False,
         backend: Backend | None = None,
+        gpus: Gpus | None = None,
     ) -> "Engine":
         """Loads `model`, a catalogue name or a folder; `on_event` hears Loading events, in this thread.
 
         Raises what localmoe.errors has: ModelError, OutOfMemoryError, VerificationError; CancelledError soon after
         `cancelled()` is true.
         """
-        return cls(open_model(model, settings, on_event or (lambda event: None), cancelled, backend or CpuBackend()))
+        listener = on_event or (lambda event: None)
+        return cls(open_model(model, settings, listener, cancelled, backend or CpuBackend(), gpus or CudaGpus()))
 
     @property
     def info(self) -> EngineInfo:
@@ -73,6 +82,7 @@ class Engine:
             stop_ids=opened.stop_ids,
             on_cancel=self._loop.cancel,
             meter=meter,
+            targets=Targets(opened.settings.ttft_target_s, 1e-3 * opened.settings.tpot_target_ms),
         )
         self._loop.submit(job)
         return job.stream

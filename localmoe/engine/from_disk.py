@@ -9,7 +9,7 @@ from localmoe.hub.checkpoint import Checkpoint, TensorSpec
 from localmoe.model.config import ModelConfig
 from localmoe.model.tensors import expert_prefixes
 from localmoe.weights.expert_cache import CachedExperts, resident_counts
-from localmoe.weights.expert_source import FileExperts
+from localmoe.weights.expert_files import FileExperts
 from localmoe.weights.layout import expert_of
 from localmoe.weights.store import Store
 
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from localmoe.engine.disk_network import DiskNetwork
 
 
-def resting_specs(config: ModelConfig, specs: Iterable[TensorSpec], plan: Plan) -> list[TensorSpec]:
-    """All tensors but those of the experts that come from disk."""
-    prefixes = expert_prefixes(config)
-    counts = resident_counts([config.num_experts] * len(prefixes), plan.placement.resident_share)
-    num_resting = dict(zip(prefixes, counts, strict=True))
-    return [s for s in specs if not (found := expert_of(s.name)) or found[1] < num_resting[found[0]]]
+def resting_specs(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """All tensors but those of experts: which of them are worth their memory shows once prompts are read."""
+    return [spec for spec in specs if not expert_of(spec.name)]
 
 
 def open_from_disk(checkpoint: Checkpoint, config: ModelConfig, store: Store, plan: Plan) -> "DiskNetwork":
@@ -33,7 +30,9 @@ def open_from_disk(checkpoint: Checkpoint, config: ModelConfig, store: Store, pl
     assert plan.ring is not None, "the plan from disk has a ring"
     files = FileExperts(checkpoint, expert_prefixes(config))
     try:
-        source = CachedExperts(files, store)
+        counts = resident_counts([config.num_experts] * config.num_moe_layers, plan.placement.resident_share)
+        source = CachedExperts(files, counts)
+        store.stream(files.described())
         network = open_network(
             config,
             store,

@@ -1,7 +1,9 @@
 """One request while the engine answers it."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +15,23 @@ from localmoe.engine.request import Request
 from localmoe.engine.session import Session
 from localmoe.engine.stream import EventStream
 from localmoe.errors import LocalmoeError
-from localmoe.events import Channel, Failed, Finished, FinishReason, PrefillProgress, Stats, TextDelta
+from localmoe.events import Channel, Failed, Finished, FinishReason, PrefillProgress, Queued, Stats, TextDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What an answer should keep to: seconds to its first token, and for each one after it."""
+
+    ttft_s: float = 30.0
+    tpot_s: float = 0.050
+
+    def of(self, request: Request) -> "Targets":
+        """Those that `request` has of its own in the place of these."""
+        ttft_s = self.ttft_s if request.ttft_target_s is None else request.ttft_target_s
+        return Targets(ttft_s, self.tpot_s if request.tpot_target_ms is None else 1e-3 * request.tpot_target_ms)
+
+
+DEFAULT_TARGETS = Targets()
 
 
 class Splitter(Protocol):
@@ -26,7 +44,11 @@ class Splitter(Protocol):
 
 
 class Job:
-    """A request, its prompt's ids and its answer so far. Owned by the engine's thread, but for `cancelled`."""
+    """A request, its prompt's ids and its answer so far.
+
+    While it `runs` it belongs to the phase that runs it, else to whoever holds the roster's lock; `cancelled` is
+    anybody's.
+    """
 
     def __init__(
         self,
@@ -38,6 +60,7 @@ class Job:
         stop_ids: frozenset[int],
         on_cancel: Callable[["Job"], None],
         meter: Meter | None = None,
+        targets: Targets = DEFAULT_TARGETS,
     ) -> None:
         self.request = request
         self.prompt = list(prompt)
@@ -45,8 +68,13 @@ class Job:
         self.stream = EventStream(lambda: on_cancel(self))
         self.cancelled = threading.Event()
         self.session: Session | None = None  # while it is read or decodes
-        self.position: int | None = None  # in the line, as last told
+        self.queued: Queued | None = None  # its place in the line, as last told
         self.reading = False  # has tokens to read before it may decode
+        self.runs = False  # in a phase's hands
+        self.gives_way = False  # its run is being aborted: an older request needs its pages
+        self.since_s = time.monotonic()  # when it came
+        self.num_new = len(prompt)  # tokens to read, as far as is known while it waits
+        self.targets = targets.of(request)
         self.num_cached = 0
         self.meter = meter or Meter()
         self._splitter = splitter
@@ -103,7 +131,8 @@ class Job:
         total, done = len(self.prompt), self.num_cached + self.meter.num_read + int(num_more)
         tok_s = self.meter.prefill_tok_s or self.meter.reading_tok_s(num_more)  # complete chunks tell it better
         eta_s = estimate_s(total - done, tok_s or known_tok_s)
-        self.stream.put(PrefillProgress(done, total, self.num_cached, tok_s or 0.0, eta_s))
+        parts = self.meter.parts_tok_s(num_more)
+        self.stream.put(PrefillProgress(done, total, self.num_cached, tok_s or 0.0, eta_s, parts))
 
     def choose(self, logits: NDArray[np.float32]) -> None:
         """Chooses the next token and tells its text."""
@@ -153,6 +182,7 @@ class Job:
             thought_s=m.thought_s,
             num_active=num_active,
             num_queued=num_queued,
+            decode_now_tok_s=m.decode_now_tok_s,
         )
 
     def _tell(self, pieces: list[tuple[Channel, str]]) -> None:

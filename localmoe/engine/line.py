@@ -1,13 +1,17 @@
 """The line of requests that wait to be read, visible to those who wait in it."""
 
+from collections.abc import Callable
 from threading import RLock
 
 from localmoe.engine.job import Job
+from localmoe.engine.metrics import estimate_s
 from localmoe.events import Queued
+
+NOTICED_S = 1.0
 
 
 class Line:
-    """First come, first served. Any thread may join or leave."""
+    """Those who wait, in the order in which they came, or were sorted. Any thread may join or leave."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
@@ -20,6 +24,11 @@ class Line:
         """Takes the last place."""
         with self._lock:
             self._jobs.append(job)
+
+    def sort(self, key: Callable[[Job], float]) -> None:
+        """Orders it by `key`, the smallest first; those of one key stay as they are."""
+        with self._lock:
+            self._jobs.sort(key=key)
 
     def return_first(self, job: Job) -> None:
         """Takes the first place again, after its pages were needed by an older request."""
@@ -35,17 +44,27 @@ class Line:
         return True
 
     def jobs(self) -> list[Job]:
-        """All that wait, first come first."""
+        """All that wait, in order."""
         with self._lock:
             return list(self._jobs)
 
-    def tell_positions(self, num_leaving: int = 0) -> None:
-        """Tells each its position if it has changed. The first `num_leaving` are about to be read.
+    def tell_positions(self, num_leaving: int = 0, num_unread: int = 0, tok_s: float | None = None) -> None:
+        """Tells each its position and an estimate where they have changed. The first `num_leaving` are read at once.
 
-        An answer that has begun is not told: it goes on soon.
+        `num_unread` tokens are being read before them, at `tok_s`. An answer that has begun is not told: it goes on
+        soon.
         """
         with self._lock:
-            for position, job in enumerate(self._jobs[num_leaving:]):
-                if job.position != position and not job.output:
-                    job.position = position
-                    job.stream.put(Queued(position))
+            for place, job in enumerate(self._jobs):
+                queued = Queued(place - num_leaving, estimate_s(num_unread, tok_s))
+                if place >= num_leaving and not job.output and _is_news(queued, job.queued):
+                    job.queued = queued
+                    job.stream.put(queued)
+                num_unread += job.num_new
+
+
+def _is_news(queued: Queued, told: Queued | None) -> bool:
+    """Another place, or an estimate that differs by what a reader would notice."""
+    if told is None or queued.position != told.position or (queued.eta_s is None) != (told.eta_s is None):
+        return True
+    return abs((queued.eta_s or 0.0) - (told.eta_s or 0.0)) >= NOTICED_S

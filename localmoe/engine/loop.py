@@ -1,249 +1,186 @@
-"""The engine's thread: does what the policy says, and tells each request how it is doing."""
+"""The engine's threads: they do what the policy says, and tell each request how it is doing.
+
+One thread reads prompts and another makes answers, at the same time, where the network can be run twice at once. Where
+it cannot, one thread does both in turns.
+"""
 
 import time
-from collections.abc import Callable, Sequence
-from threading import Condition, Thread
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from threading import Thread
+from typing import Any, Self
 
 from localmoe.decode.runner import Runner
+from localmoe.engine.inside import Inside
 from localmoe.engine.job import Job
-from localmoe.engine.line import Line
-from localmoe.engine.pulse import Pulse
+from localmoe.engine.phases import Begun, Decoding, Prefilling
+from localmoe.engine.roster import Roster, Run
 from localmoe.engine.scheduler import (
     Action,
-    Active,
     Admit,
     Decode,
+    Idle,
+    Limits,
     Prefill,
     State,
-    Waiting,
-    next_action,
     next_lead,
+    next_read,
+    next_step,
+    next_turn,
 )
-from localmoe.engine.session import Session, Sessions
-from localmoe.errors import CancelledError, LocalmoeError, OutOfMemoryError
-from localmoe.events import FinishReason
-from localmoe.kernels.ops import PAGE_TOKENS, CancelFlag
+from localmoe.engine.shares import ShareControl
+from localmoe.errors import LocalmoeError
+from localmoe.kernels.ops import PAGE_TOKENS, CancelFlag, Program
 from localmoe.model.cache import LatentCache
 from localmoe.prefill.reader import Reader
 
-KNOWN_FROM_TOKENS = 32  # a shorter prompt's rate says little about a longer one's
+Policy = Callable[[State, Limits], Action]
 
 
 class Loop:
-    """Answers jobs until it is closed. `submit`, `cancel` and `close` may be called from any thread."""
+    """Answers jobs until it is closed. `submit`, `cancel` and `close` may be called from any thread.
 
-    def __init__(self, cache: LatentCache, reader: Reader, runner: Runner, context_limit: int) -> None:
+    `together`: reader and runner may run at the same time; else they take turns. `read` is prefill's policy, `turn`
+    that of both where they take turns.
+    """
+
+    def __init__(
+        self,
+        cache: LatentCache,
+        reader: Reader,
+        runner: Runner,
+        context_limit: int,
+        inside: Inside | None = None,
+        *,
+        together: bool = True,
+        limits: Limits | None = None,
+        shares: ShareControl | None = None,
+        read: Policy = next_read,
+        turn: Policy = next_turn,
+    ) -> None:
         assert context_limit <= cache.num_pages * PAGE_TOKENS, "one session alone must always fit"
         self.context_limit = context_limit
-        self._sessions = Sessions(cache)
-        self._reader = reader
-        self._runner = runner
-        self._line = Line()
-        self._active: list[Job] = []  # those that hold a session, oldest first; at most one is being read
-        self._pulse = Pulse()
-        self._lead_s = 0.0
-        self._known_tok_s: float | None = None  # the last prefill rate measured
-        self._changed = Condition()  # guards what follows
-        self._num_changes = 0
-        self._running: tuple[Sequence[Job], CancelFlag] = ((), runner.flag)  # in a native call, and what aborts it
-        self._closed = False
-        self._thread = Thread(target=self._work, name="localmoe-engine", daemon=True)
-        self._thread.start()
+        self.reader, self.runner = reader, runner
+        self._limits = limits or Limits(reader.max_tokens)
+        self._roster = Roster(cache, context_limit, inside or Inside())
+        self.sessions = self._roster.sessions
+        self._prefilling = Prefilling(self._roster, reader)
+        self._decoding = Decoding(self._roster, runner, shares)
+        self._together = together
+        self._lead_s = 0.0  # where they take turns
+        policies = {"prefill": read, "decode": next_step} if together else {"engine": turn}
+        self._threads = [
+            Thread(target=self._work, args=(policy,), name=f"localmoe-{name}", daemon=True)
+            for name, policy in policies.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @classmethod
+    def over(
+        cls,
+        cache: LatentCache,
+        prefill: Program,
+        decode: Program,
+        new_flag: Callable[[], CancelFlag],
+        context_limit: int,
+        **options: Any,
+    ) -> Self:
+        """A loop over one program for each phase."""
+        return cls(cache, Reader(prefill, new_flag()), Runner(decode, new_flag()), context_limit, **options)
 
     def submit(self, job: Job) -> None:
         """Puts `job` in the line; it is told its position unless its turn comes at once."""
-        with self._changed:
-            if self._closed:
+        roster = self._roster
+        with roster.changed:
+            if roster.closed:
                 raise LocalmoeError("the engine is closed", "open it again")
-            self._line.join(job)
-            self._wake()
-        is_reading = any(j.reading for j in list(self._active))
-        self._line.tell_positions(num_leaving=0 if is_reading else 1)
+            roster.join(job)
+            is_reading = any(j.reading for j in roster.active)
+            roster.tell_positions(num_leaving=0 if is_reading else 1)
+            roster.wake()
 
     def cancel(self, job: Job) -> None:
         """Ends `job` with what it has: at once while it waits, else as soon as its run looks at the flag."""
         job.cancelled.set()
-        if self._line.leave(job):
-            self._end(job, "cancelled")
-            self._line.tell_positions()
-            return
-        with self._changed:
-            jobs, flag = self._running
-            if job in jobs:
-                flag.set()
-            self._wake()
+        roster = self._roster
+        with roster.changed:
+            if roster.line.leave(job):
+                roster.end(job, "cancelled")
+                roster.tell_positions()
+            roster.abort(job)
+            roster.wake()
 
     def close(self) -> None:
-        """Cancels all jobs and waits for the thread."""
-        with self._changed:
-            self._closed = True
-            self._running[1].set()
-            self._wake()
-        self._thread.join()
-        self._pulse.close()
+        """Cancels all jobs and waits for the threads."""
+        with self._roster.changed:
+            self._roster.closed = True
+            for run in self._roster.running:
+                run.flag.set()
+            self._roster.wake()
+        for thread in self._threads:
+            thread.join()
+        self._prefilling.close()
+        self.sessions.close()
 
-    def _wake(self) -> None:
-        self._num_changes += 1
-        self._changed.notify_all()
+    # The rest runs in the engine's threads.
 
-    # The rest runs in the engine's thread.
-
-    def _work(self) -> None:
-        while not (self._closed and not self._active and not len(self._line)):
-            seen = self._num_changes
+    def _work(self, policy: Policy) -> None:
+        while (chosen := self._next(policy)) is not None:
+            action, (run, work) = chosen
+            start_s = time.monotonic()
             try:
-                self._step(seen)
+                work()
             except Exception as error:  # noqa: BLE001 - whatever happens, streams end and the engine goes on
-                for job in list(self._active) or self._line.jobs():
-                    self._fail(job, error)
+                self._give_up(run, error)
+            if not self._together:
+                self._count(action, time.monotonic() - start_s)
 
-    def _step(self, seen: int) -> None:
-        self._end_cancelled()
-        waiting = self._line.jobs()
-        action = next_action(self._state(waiting), self._reader.max_tokens)
-        start_s = time.monotonic()
-        self._do(action, waiting, seen)
-        seconds = time.monotonic() - start_s
-        self._lead_s = next_lead(self._lead_s, action, seconds, self._actives())
+    def _next(self, policy: Policy) -> tuple[Action, Begun] | None:
+        """What `policy` wants done, as soon as there is something; None once the engine is closed and all is done."""
+        roster = self._roster
+        with roster.changed:
+            while True:
+                try:
+                    if roster.is_done:
+                        roster.wake()
+                        return None
+                    if chosen := self._choose(policy):
+                        return chosen
+                except Exception as error:  # noqa: BLE001 - whatever happens, streams end and the engine goes on
+                    roster.fail_all(error)
 
-    def _do(self, action: Action, waiting: Sequence[Job], seen: int) -> None:
+    def _choose(self, policy: Policy) -> tuple[Action, Begun] | None:
+        """What to run now; None once something else was done, or waited for."""
+        roster = self._roster
+        roster.end_cancelled()
+        if roster.is_done:
+            return None
+        action = policy(roster.state(self._lead_s), self._limits)
+        if policy is not next_step and not isinstance(action, Admit):
+            roster.tell_positions()  # those that whoever reads next has left waiting
+        if begun := self._begin(action):
+            return action, begun
+        if isinstance(action, Idle) or (isinstance(action, Decode) and roster.running):
+            roster.changed.wait()  # a step without room waits for the prompt that gives way
+        return None
+
+    def _begin(self, action: Action) -> Begun | None:
+        roster = self._roster
         if isinstance(action, Admit):
-            self._admit(waiting[action.index])
-            return
-        self._line.tell_positions()
+            roster.admit(roster.line.jobs()[action.index])
+            return None
         if isinstance(action, Prefill):
-            self._prefill(action.count)
-        elif isinstance(action, Decode):
-            self._decode()
-        else:
-            self._wait(waiting, seen)
+            return self._prefilling.begin(roster.active[action.index], action.count)
+        return self._decoding.begin() if isinstance(action, Decode) else None
 
-    def _wait(self, waiting: Sequence[Job], seen: int) -> None:
-        assert not waiting, "nothing runs, so the first in the line must fit"
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._num_changes != seen)
+    def _count(self, action: Action, seconds: float) -> None:
+        with self._roster.changed:
+            active = self._roster.state().active
+        self._lead_s = next_lead(self._lead_s, action, seconds, active)
 
-    def _state(self, waiting: Sequence[Job]) -> State:
-        pages = [Waiting(job.request.session, self._num_pages(job)) for job in waiting]
-        return State(pages, self._actives(), self._sessions.num_available() if waiting else 0, self._lead_s)
-
-    def _actives(self) -> list[Active]:
-        return [Active(job.request.session, job.num_unread if job.reading else 0) for job in self._active]
-
-    def _num_pages(self, job: Job) -> int:
-        return -(-min(job.num_tokens + 1, self.context_limit) // PAGE_TOKENS)
-
-    def _admit(self, job: Job) -> None:
-        if not self._line.leave(job):  # cancelled meanwhile
-            return
-        self._active.append(job)
-        session = self._sessions.open(job.request.session, job.ids)
-        job.start(session)
-        if not self._sessions.reserve(session, job.num_tokens):
-            raise OutOfMemoryError(
-                "the latent cache has no room for this prompt", "close other chats, or wait for them"
-            )
-        job.progress(self._known_tok_s)
-
-    def _prefill(self, count: int) -> None:
-        job = next(j for j in self._active if j.reading)
-        assert job.session is not None
-        start = job.session.num_tokens
-        ids = job.ids[start : start + count]
-        table = job.session.table
-        with self._pulse.beating(lambda: self._tell_chunk(job, len(ids))):
-            logits = self._run([job], self._reader.flag, lambda: self._reader.read(ids, table, start))
-        if logits is None:
-            return
-        job.has_read(ids)
-        job.progress(self._known_tok_s)
-        if not job.reading:
-            self._known_tok_s = (
-                job.meter.prefill_tok_s if job.meter.num_read >= KNOWN_FROM_TOKENS else self._known_tok_s
-            )
-            self._choose(job, logits)
-
-    def _tell_chunk(self, job: Job, num_tokens: int) -> None:
-        if done := self._reader.progress:
-            job.progress(self._known_tok_s, done * num_tokens)
-
-    def _decode(self) -> None:
-        jobs = self._with_room()
-        sessions = [job.session for job in jobs if job.session]
-        tokens = [job.output[-1] for job in jobs]
-        tables, starts = [s.table for s in sessions], [s.num_tokens for s in sessions]
-        rows = self._run(jobs, self._runner.flag, lambda: self._runner.step(tokens, tables, starts)) if jobs else None
-        if rows is None:
-            return
-        for job, row in zip(jobs, rows, strict=True):
-            job.has_read(job.output[-1:])
-            self._choose(job, row)
-
-    def _with_room(self) -> list[Job]:
-        """All that decode, each with room for one token more; if need be the youngest give up their pages."""
-        for job in list(self._active):
-            while job.session and not job.reading and not self._make_room(job.session):
-                youngest = self._active.pop()
-                youngest.stop()
-                self._line.return_first(youngest)
-        return [job for job in self._active if not job.reading]
-
-    def _make_room(self, session: Session) -> bool:
-        return self._sessions.reserve(session, session.num_tokens + 1)
-
-    def _run(
-        self, jobs: Sequence[Job], flag: CancelFlag, call: Callable[[], NDArray[np.float32]]
-    ) -> NDArray[np.float32] | None:
-        """What the native `call` returns, or None: it was aborted for one of `jobs`, or failed for all."""
-        with self._changed:
-            if self._closed or any(job.cancelled.is_set() for job in jobs):
-                return None
-            flag.clear()
-            self._running = jobs, flag
-        try:
-            return call()
-        except CancelledError:
-            return None
-        except Exception as error:  # noqa: BLE001 - the requests fail, the engine goes on
-            for job in jobs:
-                self._fail(job, error)
-            return None
-        finally:
-            with self._changed:
-                self._running = (), flag
-
-    def _choose(self, job: Job, logits: NDArray[np.float32]) -> None:
-        try:
-            job.choose(logits)
-        except Exception as error:  # noqa: BLE001 - this request fails, those beside it go on
-            self._fail(job, error)
-            return
-        if reason := job.reason_to_stop(self.context_limit):
-            self._end(job, reason)
-        elif job.meter.is_due():
-            job.stream.put(job.stats(self.context_limit, len(self._active), len(self._line)))
-
-    def _end_cancelled(self) -> None:
-        for job in [*self._active, *self._line.jobs()]:
-            if (self._closed or job.cancelled.is_set()) and (job.session or self._line.leave(job)):
-                self._end(job, "cancelled")
-
-    def _end(self, job: Job, reason: FinishReason) -> None:
-        stats = job.stats(self.context_limit, len(self._active), len(self._line))
-        self._let_go(job)
-        job.finish(reason, stats)
-
-    def _fail(self, job: Job, error: Exception) -> None:
-        if job.session:
-            job.session.rewind(0)  # what it holds is in doubt
-        self._let_go(job)
-        job.fail(error)
-
-    def _let_go(self, job: Job) -> None:
-        self._line.leave(job)
-        if job in self._active:
-            self._active.remove(job)
-        job.stop()
+    def _give_up(self, run: Run, error: Exception) -> None:
+        with self._roster.changed:
+            for job in run.jobs:
+                self._roster.fail(job, error)
+            if run in self._roster.running:
+                self._roster.stop(run)

@@ -9,6 +9,8 @@ from localmoe.chat.template import Template, guess_template, template_for
 from localmoe.engine import defaults
 from localmoe.engine.checks import check_vocabulary
 from localmoe.engine.from_disk import open_from_disk, resting_specs
+from localmoe.engine.gpu_devices import Gpus
+from localmoe.engine.on_gpus import open_on_gpus
 from localmoe.engine.plan import Plan, make_plan
 from localmoe.engine.plan_json import plan_object
 from localmoe.engine.request import EngineInfo
@@ -50,6 +52,11 @@ class Network(Protocol):
     def isa(self) -> str: ...
     @property
     def num_threads(self) -> int: ...
+    @property
+    def runs_together(self) -> bool:
+        """Whether two of its programs may run at the same time."""
+        ...
+
     def program(self, max_tokens: int) -> Program: ...
     def self_test(self) -> None: ...
     def close(self) -> None: ...
@@ -103,7 +110,9 @@ class Opened:
     new_flag: Callable[[], CancelFlag]
 
 
-def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Cancelled, backend: Backend) -> Opened:
+def open_model(
+    model: str, settings: Settings, on_event: Listener, cancelled: Cancelled, backend: Backend, gpus: Gpus
+) -> Opened:
     """Finds, checks, plans, loads and tests `model`. Nothing is allocated before all of it is known to be in order."""
     start_s = time.monotonic()
     steps = _Steps(on_event, cancelled)
@@ -117,16 +126,26 @@ def open_model(model: str, settings: Settings, on_event: Listener, cancelled: Ca
     tokenizer = Tokenizer.open(source.folder)
     check_vocabulary(tokenizer.vocab_size - 1, config.vocab)
     entry = source.entry
-    template = template_for(entry.template, tokenizer) if entry else guess_template(tokenizer, checkpoint.config)
+    template = (
+        template_for(entry.template, tokenizer)
+        if entry and entry.template
+        else guess_template(tokenizer, checkpoint.config)
+    )
     sampling = defaults.sampling_defaults(settings, checkpoint.generation_config, entry)
     stop_ids = template.stop_ids | defaults.stop_tokens(checkpoint.generation_config) | set(config.eos_ids)
     steps.check()
-    plan = _plan(source, checkpoint, config, specs, settings, backend)
+    machine, plan = _plan(source, checkpoint, config, specs, settings, backend, gpus)
     is_disk = plan.kind == "disk"
-    store = steps.load(checkpoint, resting_specs(config, specs, plan) if is_disk else specs, in_one_part=is_disk)
+    store = steps.load(checkpoint, resting_specs(specs) if is_disk else specs, in_one_part=is_disk)
     try:
         steps.begin("preparing", store.nbytes)
-        network = open_from_disk(checkpoint, config, store, plan) if is_disk else backend.open(config, store, plan)
+        network: Network
+        if is_disk:
+            network = open_from_disk(checkpoint, config, store, plan)
+        elif plan.gpus:
+            network = open_on_gpus(config, store, plan, machine, gpus)
+        else:
+            network = backend.open(config, store, plan)
         steps.begin("self-test", store.nbytes)
         network.self_test()
     except BaseException:
@@ -173,10 +192,12 @@ def _plan(
     specs: list[TensorSpec],
     settings: Settings,
     backend: Backend,
-) -> Plan:
+    gpus: Gpus,
+) -> tuple[Machine, Plan]:
     layout = plan_layout((checkpoint.tensors[spec.name] for spec in specs), memory_nodes())
-    machine = probe(paths={"models": source.folder}, asks_driver=layout.nbytes >= LARGE_BYTES)
-    return make_plan(
+    asks_driver = layout.nbytes >= LARGE_BYTES or settings.plan in ("slp", "dslp")
+    machine = probe(paths={"models": source.folder}, asks_driver=asks_driver)
+    plan = make_plan(
         machine,
         config,
         settings,
@@ -187,7 +208,9 @@ def _plan(
         isa=backend.choose_isa(settings.isa),
         on_disk=True,
         executable_only=True,
+        why_no_gpu=gpus.why_not,
     )
+    return machine, plan
 
 
 def _rates(machine: Machine) -> "Rates":

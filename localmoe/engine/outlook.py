@@ -5,7 +5,7 @@ Nothing is downloaded or loaded for it. This is what `doctor` prints, and what a
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from localmoe.engine.cost.predict import DecodeForecast, PrefillForecast
 from localmoe.engine.cost.rates import Rates
@@ -13,7 +13,7 @@ from localmoe.engine.cost.sizes import common_bytes, routed_bytes
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.measured import Measured
 from localmoe.engine.plan import Plan, forecast, make_plan
-from localmoe.errors import LocalmoeError, NotReadyError, OutOfMemoryError, UsageError
+from localmoe.errors import LocalmoeError, ModelError, NotReadyError, OutOfMemoryError, UsageError
 from localmoe.hardware import Machine
 from localmoe.hub.catalog import CatalogModel, load_catalog
 from localmoe.model.config import ModelConfig, read_config
@@ -101,7 +101,7 @@ def outlook(
         prediction = forecast(plan, rates, config, prompts, contexts, streams=(1,))
     except (OutOfMemoryError, NotReadyError) as error:
         return Outlook(name, config, None, None, None, is_estimate=True, refusal=error)
-    (prefill,), (decode,) = prediction.prefill, prediction.decode
+    prefill, decode = (prediction.prefill[0], prediction.decode[0]) if prediction else (None, None)
     missing = 0 if on_disk else _missing_on_disk(machine, weight_bytes(config))
     return Outlook(name, config, plan, prefill, decode, rests_on_estimates(rates, plan), missing_disk_bytes=missing)
 
@@ -149,12 +149,25 @@ def best_model(
 
     The largest that meets both goals; else the largest of those that write as fast as people read.
     """
-    entries = [entry for entry in (catalog or load_catalog()).values() if not entry.is_embedded]
+    entries = [entry for entry in plannable((catalog or load_catalog()).values()) if not entry.is_embedded]
     found = [one for one in outlooks(machine, settings, rates_of(machine, measured), entries) if one.fits == "yes"]
     quick = [one for one in found if one.is_quick_to_begin and one.is_quick_to_write]
     readable = [one for one in found if one.decode and one.decode.tok_s >= READING_TOK_S]
     # The catalogue is in the order of release within a maker: of models of one size the last is the newest.
     return max(reversed(quick or readable), key=lambda one: one.weight_bytes, default=None)
+
+
+def plannable(entries: Iterable[CatalogModel]) -> list[CatalogModel]:
+    """Those whose config is known and of a kind that runs: of a user's own models that may not be so."""
+    return [entry for entry in entries if entry.config and _is_runnable(entry.config)]
+
+
+def _is_runnable(config: Mapping[str, Any]) -> bool:
+    try:
+        read_config(config)
+    except ModelError:
+        return False
+    return True
 
 
 def _missing_on_disk(machine: Machine, num_bytes: int) -> int:

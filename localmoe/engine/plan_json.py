@@ -1,6 +1,7 @@
 """What an engine decided, as `--json` shows it."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localmoe.engine.request import EngineInfo
@@ -10,8 +11,12 @@ if TYPE_CHECKING:
 
 
 def plan_json(info: EngineInfo) -> dict[str, Any]:
-    """Plain values: the choices, what lies where, and a sentence for each decision."""
+    """Plain values: the choices, what lies where, and a sentence for each decision.
+
+    `engine_process` is that of the localmoe whose engine answers, None where this one has its own.
+    """
     return {
+        "engine_process": None,
         **info.details,
         "isa": info.isa,
         "num_threads": info.num_threads,
@@ -36,9 +41,13 @@ def plan_object(plan: "Plan") -> dict[str, Any]:
         "crossover_tokens": plan.crossover_tokens,
         "ring": {"slots": plan.ring.slots, "group_experts": plan.ring.group_experts} if plan.ring else None,
         "urgent_share": plan.urgent_share,
+        "batch": plan.batch,
+        "beside_chunk": plan.beside_chunk,
         "resident_share": plan.placement.resident_share,
         "gpus": list(plan.gpus),
         "locks_experts": plan.locks_experts,
+        "pass_tokens": plan.pass_tokens,
+        "sharing": asdict(plan.sharing) if plan.sharing else None,
         "memory": _memory(plan),
         "items": [
             {"place": item.place, "name": item.name, "num_bytes": item.num_bytes, "nodes": _nodes(item.nodes)}

@@ -28,6 +28,8 @@ class Request:
     max_tokens: int | None = None  # None: until the context is full
     think: bool | None = None  # None: the template's default
     session: str = "default"  # requests with the same session reuse its latent cache
+    ttft_target_s: float | None = None  # to the first token; None: the settings'
+    tpot_target_ms: float | None = None  # for each token after it; None: the settings'
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,28 @@
 """What the engine does next: a policy over plain values. It never sees a token, a page or a thread.
 
-Requests are read one at a time, first come, first served, and then decode together. While some decode
-and one is read, both phases get the same share of time, in turns short enough for a person not to notice.
+Prompts are read by due time: first come, first served among prompts of one length, while a short one passes long ones
+that came little earlier. A long prompt gives way between chunks, and only to prompts that came before its own time was
+up. Answers are made together, in one step for all. On plans that run both phases at once, each asks for its own next
+thing to do; on the others they take turns of the same length, short enough for a person not to notice.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_BATCH = 8  # sessions in one decode step
-SMALL_CHUNK = 64  # a prefill chunk beside decoding sessions has at least so many tokens
+MAX_BATCH = 8  # sessions in one decode step: so many share one reading of the weights
+MAX_BEGUN = 4  # prompts of which a part is read: each holds its pages
+SMALL_CHUNK = 64  # a prefill chunk that takes turns with decode has at least so many tokens
+PATIENCE = 4.0  # a prompt is due after so many times what reading it takes
+ASSUMED_TOK_S = 100.0  # of reading, before any was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the plan allows."""
+
+    chunk: int  # tokens of a prompt that are read in one run
+    batch: int = MAX_BATCH  # answers that are made together, those being read included
+    beside: int | None = None  # tokens that are read in one run while there are other requests; None: as alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,37 +31,45 @@ class Waiting:
 
     session: str
     num_pages: int  # to hold its prompt and one token more
+    unread: int = 1  # tokens to read, as far as is known
+    since_s: float = 0.0  # when it came
+    target_s: float = 30.0  # to its first token
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A request that holds pages: the one being read has tokens left to read."""
+    """A request that holds pages: one that is being read has tokens left to read."""
 
     session: str
     unread: int = 0
+    since_s: float = 0.0
+    target_s: float = 30.0
+    admitted: int = 0  # tokens that were to be read when it was
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """All that the policy looks at."""
 
-    waiting: Sequence[Waiting]  # first come first
+    waiting: Sequence[Waiting]
     active: Sequence[Active]  # oldest first
     free_pages: int  # those of idle sessions included
-    lead_s: float = 0.0  # how much longer decode than prefill has run since both have work
+    lead_s: float = 0.0  # how much longer decode than prefill has run since both have work; where they take turns
+    read_tok_s: float | None = None  # as last measured
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Start reading the request at `index` of the line."""
+    """Give pages to the request at `index` of the line, and begin to read it."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Read `count` more tokens of the request that is being read."""
+    """Read `count` more tokens of the active request at `index`."""
 
+    index: int
     count: int
 
 
@@ -64,29 +86,56 @@ class Idle:
 Action = Admit | Prefill | Decode | Idle
 
 
-def next_action(state: State, chunk: int) -> Action:
-    """The next thing to do; `chunk` is the longest prefill run."""
-    unread = sum(a.unread for a in state.active)
-    num_decoding = sum(not a.unread for a in state.active)
-    if not unread and (index := admissible(state)) is not None:
+def next_read(state: State, limits: Limits) -> Admit | Prefill | Idle:
+    """What prefill does next: whoever is due first, of those that are being read and those that may be."""
+    reading = [n for n, a in enumerate(state.active) if a.unread]
+    first = min(reading, key=lambda n: due_s(state.active[n], state.read_tok_s), default=None)
+    index = admissible(state, limits)
+    if index is not None and (first is None or _passes(state, index, first, len(reading))):
         return Admit(index)
-    if unread and not (num_decoding and state.lead_s <= 0):
-        return Prefill(min(unread, chunk, max(SMALL_CHUNK, chunk // 4) if num_decoding else chunk))
-    return Decode() if num_decoding else Idle()
+    return Idle() if first is None else Prefill(first, min(state.active[first].unread, _chunk(state, limits)))
 
 
-def admissible(state: State) -> int | None:
-    """Who in the line may be read now: the first whose session is free, if its pages are.
+def next_step(state: State, limits: Limits) -> Decode | Idle:
+    """What decode does next."""
+    return Decode() if any(not a.unread for a in state.active) else Idle()
 
-    Nobody overtakes for want of pages: a long prompt must not starve. Each active session may need one page more.
+
+def next_turn(state: State, limits: Limits) -> Action:
+    """What to do next where only one phase runs at a time: the one that has run less, while both have work."""
+    read, step = next_read(state, limits), next_step(state, limits)
+    if isinstance(step, Idle) or isinstance(read, Admit):
+        return read
+    if isinstance(read, Idle) or state.lead_s <= 0:
+        return step
+    return Prefill(read.index, min(read.count, max(SMALL_CHUNK, limits.chunk // 4)))
+
+
+def due_s(request: Waiting | Active, read_tok_s: float | None) -> float:
+    """When a prompt should have been read. Who is due earlier goes first.
+
+    The time grows with a prompt's length, so a short one passes a long one, but none that came later than that one's
+    whole time: none waits for ever. A prompt that can be read within its target is due by then at the latest.
     """
-    if len(state.active) >= MAX_BATCH:
+    num_tokens = max(request.unread, request.admitted) if isinstance(request, Active) else request.unread
+    read_s = num_tokens / (read_tok_s or ASSUMED_TOK_S)
+    patience_s = PATIENCE * read_s
+    return request.since_s + (min(patience_s, request.target_s) if read_s <= request.target_s else patience_s)
+
+
+def admissible(state: State, limits: Limits) -> int | None:
+    """Who in the line may be read now: of those whose session is free the one due first, if its pages are free too.
+
+    Nobody passes it for want of pages: a long prompt must not starve. Each active session may need one page more.
+    """
+    if len(state.active) >= limits.batch:
         return None
     busy = {a.session for a in state.active}
-    for index, request in enumerate(state.waiting):
-        if request.session not in busy:
-            return index if request.num_pages + len(state.active) <= state.free_pages else None
-    return None
+    free = [n for n, request in enumerate(state.waiting) if request.session not in busy]
+    index = min(free, key=lambda n: due_s(state.waiting[n], state.read_tok_s), default=None)
+    if index is None or state.waiting[index].num_pages + len(state.active) > state.free_pages:
+        return None
+    return index
 
 
 def next_lead(lead_s: float, action: Action, seconds: float, active: Sequence[Active]) -> float:
@@ -95,3 +144,17 @@ def next_lead(lead_s: float, action: Action, seconds: float, active: Sequence[Ac
     if all(unread) or not any(unread):
         return 0.0
     return lead_s + seconds if isinstance(action, Decode) else lead_s - seconds
+
+
+def _chunk(state: State, limits: Limits) -> int:
+    """Tokens of a prompt that are read in one run: fewer where a shorter prompt may come to wait for its end."""
+    is_alone = len(state.active) + len(state.waiting) < 2
+    return limits.chunk if is_alone or limits.beside is None else min(limits.chunk, limits.beside)
+
+
+def _passes(state: State, index: int, first: int, num_reading: int) -> bool:
+    """Whether the request at `index` of the line is read before the rest of the one at `first`."""
+    newcomer, other, rate = state.waiting[index], state.active[first], state.read_tok_s
+    if num_reading >= MAX_BEGUN or newcomer.unread >= other.unread:
+        return False
+    return due_s(newcomer, rate) < due_s(other, rate)

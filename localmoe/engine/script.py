@@ -9,7 +9,7 @@ from typing import Any
 from localmoe.engine.request import Request
 from localmoe.engine.stream import EventStream
 from localmoe.errors import LocalmoeError
-from localmoe.events import Channel, Event, Finished, FinishReason, PrefillProgress, Stats, TextDelta
+from localmoe.events import Channel, Event, Finished, FinishReason, PrefillProgress, Stats, TextDelta, Workers
 
 STATS_EVERY_S = 0.25
 _TOKEN = re.compile(r"\s*\S+|\s+")
@@ -35,6 +35,8 @@ class Script:
     error_after: int = 0
     pause_in_prefill: int | None = None  # waits for resume() after so many ticks
     pause_after: int | None = None  # waits for resume() after so many tokens
+    looks: tuple[Event, ...] = ()  # into the engine: told with each progress and with all figures
+    workers: Workers | None = None
 
     def tokens(self) -> list[tuple[Channel, str]]:
         """Thought first, then answer."""
@@ -97,7 +99,8 @@ class Run:
             done = self.cached + to_read * tick // ticks
             tok_s = to_read / (ticks * script.prefill_tick_s) if tick and script.prefill_tick_s else 0.0
             eta_s = (ticks - tick) * script.prefill_tick_s if tick else None
-            yield PrefillProgress(done, self.num_prompt, self.cached, tok_s, eta_s)
+            yield PrefillProgress(done, self.num_prompt, self.cached, tok_s, eta_s, (tok_s,) * tick)
+            yield from script.looks
             if tick == script.pause_in_prefill:
                 clock.pause(self.cancelled)
             if tick < ticks:
@@ -113,6 +116,7 @@ class Run:
             yield TextDelta(text, channel)
             if self.num_made * script.token_s - shown_s >= STATS_EVERY_S:
                 shown_s = self.num_made * script.token_s
+                yield from script.looks
                 yield self.stats(0)
             if self.num_made == script.pause_after:
                 clock.pause(self.cancelled)
@@ -152,6 +156,7 @@ class Run:
             context_limit=self.limit,
             thought_s=thought * self.script.token_s if thought else None,
             num_queued=num_queued,
+            workers=self.script.workers,
             **self.figures(),
         )
 

@@ -62,6 +62,11 @@ class Sessions:
             session.table, session.ids = donor.table.fork(), list(donor.ids)
         return session
 
+    def num_known(self, name: str, ids: Sequence[int]) -> int:
+        """How many of `ids` the session of that name has in the cache already."""
+        session = self._sessions.get(name)
+        return common_prefix(session.ids, ids) if session else 0
+
     def reserve(self, session: Session, num_tokens: int) -> bool:
         """Room for `num_tokens` in `session`, at the expense of idle sessions; False when that is not enough."""
         while True:
@@ -73,10 +78,21 @@ class Sessions:
             else:
                 return True
 
+    @property
+    def used_bytes(self) -> int:
+        """Of the cache's pages that sessions hold."""
+        return self._cache.nbytes * (self._cache.num_pages - self._cache.free_pages) // self._cache.num_pages
+
     def num_available(self) -> int:
         """Pages that no busy session holds."""
         busy = {int(page) for s in self._sessions.values() if s.busy for page in s.table.pages}
         return self._cache.num_pages - len(busy)
+
+    def close(self) -> None:
+        """Gives all pages back."""
+        for session in self._sessions.values():
+            session.table.release()
+        self._sessions.clear()
 
     def _forget_empty(self) -> None:
         for session in [s for s in self._sessions.values() if not s.busy and not s.ids]:

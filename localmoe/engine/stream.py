@@ -16,19 +16,24 @@ class EventStream:
         self._changed = Condition()
         self._ended = False
 
-    def put(self, event: Event) -> None:
-        """Adds `event`; does nothing once the stream has ended."""
+    def put(self, *events: Event) -> None:
+        """Adds `events`, the last of a stream alone; does nothing once the stream has ended."""
         with self._changed:
             if self._ended:
                 return
-            self._events.append(event)
-            self._ended = isinstance(event, Finished | Failed)
+            self._events.extend(events)
+            self._ended = isinstance(events[-1], Finished | Failed)
             self._changed.notify_all()
 
     @property
     def ended(self) -> bool:
         """Whether the last event was put."""
         return self._ended
+
+    def wait_ended(self, limit_s: float) -> bool:
+        """Waits until the last event was put; False when `limit_s` was too short."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended, limit_s)
 
     def events(self) -> Iterator[Event]:
         """Blocks for each next event; ends after Finished or Failed."""

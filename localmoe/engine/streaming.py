@@ -1,15 +1,16 @@
-"""Prompts through the stream-loading pipeline on host devices, and its parts alone, for those who measure it."""
+"""Prompts through the stream-loading pipeline, and its parts alone, for those who measure it."""
 
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 
 from localmoe import _native as native
-from localmoe.devices.device import Bytes, Step
+from localmoe.devices.device import Bytes, Device, Step
 from localmoe.devices.host import HostDevice
 from localmoe.hardware.placement import worker_cpus
 from localmoe.hub.checkpoint import Checkpoint
@@ -18,9 +19,11 @@ from localmoe.model.cache import LatentCache
 from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.decoder import load_model
 from localmoe.model.network import choose_target
+from localmoe.model.programs import HostPrograms, Programs
 from localmoe.model.tensors import expected_tensors, expert_prefixes
 from localmoe.prefill.pipeline import Pipeline, Shape
-from localmoe.weights.expert_source import FileExperts
+from localmoe.weights.expert_files import FileExperts
+from localmoe.weights.expert_source import ExpertSource
 from localmoe.weights.layout import expert_of
 from localmoe.weights.load import load
 from localmoe.weights.store import Experts
@@ -50,8 +53,20 @@ class StreamedModel:
     @property
     def expert_bytes(self) -> int:
         """Of all routed experts, as they lie in slots."""
-        layers = [self.files.experts(n) for n in range(self.config.num_moe_layers)]
-        return sum(e.num_experts * part.blob.shape[1] for e in layers for part in e.parts)
+        return bytes_of_experts(self.files, self.config.num_moe_layers)
+
+    @property
+    def source(self) -> ExpertSource:
+        """Where the experts come from."""
+        return self.files
+
+    def devices(self, count: int, capacity: int, cap: float | None) -> Sequence[Device]:
+        """Of `capacity` bytes each, with links of `cap` bytes/s."""
+        return [HostDevice(capacity, name=f"host{n}", cap=cap) for n in range(count)]
+
+    def programs(self, devices: Sequence[Device]) -> Sequence[Programs]:
+        """The CPU's, whatever the device."""
+        return [HostPrograms(self.model, self.cache, self.pool, self.isa)] * len(devices)
 
     def close(self) -> None:
         """Closes the files and lets go of the weights."""
@@ -59,39 +74,87 @@ class StreamedModel:
         self._store.close()
 
 
-class _Switch:
-    """Experts from files; while `is_off`, nothing moves, and slots keep what they have."""
+class Trialled(Protocol):
+    """A model that trials stream: this machine's, from its disk, or a GPU's, from memory."""
 
-    def __init__(self, files: FileExperts) -> None:
+    config: ModelConfig
+    max_tokens: int
+    cache: LatentCache
+
+    @property
+    def isa(self) -> str:
+        """What computes it."""
+        ...
+
+    @property
+    def expert_bytes(self) -> int: ...
+
+    @property
+    def source(self) -> ExpertSource: ...
+
+    def devices(self, count: int, capacity: int, cap: float | None) -> Sequence[Device]: ...
+
+    def programs(self, devices: Sequence[Device]) -> Sequence[Programs]: ...
+
+    def close(self) -> None: ...
+
+
+def bytes_of_experts(source: ExpertSource, num_layers: int) -> int:
+    """Of all layers, as they lie in slots."""
+    layers = [source.experts(n) for n in range(num_layers)]
+    return sum(e.num_experts * part.blob.shape[1] for e in layers for part in e.parts)
+
+
+class _Switch:
+    """Experts from `source`; while `is_off`, nothing moves, and slots keep what they have.
+
+    What lies there stays what it is: read a few bytes off its place, it would be no weights, but values that soon make
+    all activations NaN, and a router that then chooses the same few experts for every token.
+    """
+
+    def __init__(self, source: ExpertSource) -> None:
         self.is_off = False
-        self._files = files
+        self._source = source
+        self._lying: dict[int, list[Bytes]] = {}  # by slot: what came there last, expert by expert
 
     def experts(self, layer: int) -> Experts:
-        return self._files.experts(layer)
+        return self._source.experts(layer)
 
     def resting(self, layer: int, first: int, count: int) -> list[Bytes] | None:
         return None
 
+    def blobs(self, layer: int, first: int, count: int) -> list[Bytes] | None:
+        return None if self.is_off else self._source.blobs(layer, first, count)
+
+    def views(self, layer: int, first: int, count: int, slot: Bytes) -> list[Bytes]:
+        views = self._source.views(layer, first, count, slot)
+        if self._source.blobs(layer, first, count) is not None:  # these lie the same in every slot
+            return views
+        lying = self._lying.get(id(slot), [])
+        if self.is_off:
+            return [*lying[:count], *views[len(lying) :]]
+        self._lying[id(slot)] = [*views, *lying[count:]]
+        return views
+
     def steps(self, layer: int, first: int, count: int, slot: Bytes) -> Sequence[Step]:
-        return () if self.is_off else self._files.steps(layer, first, count, slot)
+        return () if self.is_off else self._source.steps(layer, first, count, slot)
 
 
 class StreamTrial:
     """One way of streaming a model: so many devices, each with a ring and, if wished, a link of `cap` bytes/s."""
 
-    def __init__(self, model: StreamedModel, shape: Shape, *, num_devices: int = 1, cap: float | None = None) -> None:
+    def __init__(self, model: Trialled, shape: Shape, *, num_devices: int = 1, cap: float | None = None) -> None:
         self._model = model
-        self._source = _Switch(model.files)
+        self._source = _Switch(model.source)
         self._open = ExitStack()
-        experts = model.files.experts(0)
+        experts = model.source.experts(0)
         slot_bytes = shape.group_experts * sum(part.blob.shape[1] for part in experts.parts)
         capacity = shape.num_slots * (slot_bytes + SPARE_BYTES)
-        devices = [HostDevice(capacity, name=f"host{n}", cap=cap) for n in range(num_devices)]
+        devices = model.devices(num_devices, capacity, cap)
         for device in devices:
             self._open.callback(device.close)
-        self.pipeline = Pipeline(
-            model.model, model.cache, self._source, devices, model.pool, model.max_tokens, shape, target=model.isa
-        )
+        programs = model.programs(devices)
+        self.pipeline = Pipeline(model.config, model.cache, self._source, devices, programs, model.max_tokens, shape)
         self._open.callback(self.pipeline.close)
 
     def wall_s(self, num_tokens: int) -> float:
@@ -126,9 +189,9 @@ class StreamTrial:
         self._open.close()
 
 
-def event_us(count: int = 2000) -> float:
+def event_us(model: Trialled, count: int = 2000) -> float:
     """Microseconds for what each group costs beside its work: two events recorded and waited for, on two streams."""
-    device = HostDevice(SPARE_BYTES)
+    (device,) = model.devices(1, SPARE_BYTES, None)
     loads, computes = device.new_stream("load"), device.new_stream("compute")
     ready, done = device.new_event(), device.new_event()
     try:

@@ -2,8 +2,8 @@
 
 Tokens are split for attention, experts for the mixture. In each layer every device gets all tokens' rows as they are,
 chooses experts and sorts for itself, computes its own experts and sums them up to one row for each token; devices then
-add up each other's rows of the tokens that they have. On devices that share the system's memory the latent cache is
-one, so latents are waited for and not sent.
+add up each other's rows of the tokens that they have. Every device needs all tokens' latents: where programs write one
+cache, they are waited for; else each device fetches a layer's new rows from the others.
 """
 
 import threading
@@ -11,21 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localmoe.kernels.cpu import Value
 from localmoe.kernels.ops import Segment
-from localmoe.kernels.segments import SegmentOps, SegmentProgram, Stop, Tokens
-from localmoe.model.cache import LatentCache
-from localmoe.model.decoder import Model, decode
-from localmoe.model.experts import routed
-from localmoe.prefill.compute import compute_groups, finish, segment, timed
+from localmoe.kernels.segments import Stop, Tokens
+from localmoe.model.mirror import written
+from localmoe.model.programs import PieceProgram
+from localmoe.prefill.compute import compute_groups, finish, routed_before, segment, timed
 from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,8 @@ class Exchanged:
 
     `per_expert`: each token's row to each of its experts on other devices, and a row back from each (dispatch and
     combine). `deduplicated`: the same, but one row to, and one from, each device that has any of them. Both are
-    counted from the experts that were chosen. `latents` is what devices without common memory would send besides.
+    counted from the experts that were chosen. `latents` is what devices without common memory send besides, and
+    `sent_latents` what was sent of it here.
     """
 
     gathered: int
@@ -69,10 +67,11 @@ class Exchanged:
     per_expert: int
     deduplicated: int
     latents: int
+    sent_latents: int
 
     @property
     def total(self) -> int:
-        """What was sent: rows out and back."""
+        """What was sent of rows, out and back."""
         return self.gathered + self.reduced
 
 
@@ -85,10 +84,11 @@ def share_tokens(tokens: Tokens, num_devices: int) -> list[Share]:
     """An early and a late block of tokens for each device, so that all see about as many keys."""
     edges = np.linspace(0, tokens.num_rows, 2 * num_devices + 1).astype(int)
     blocks = [range(a, b) for a, b in pairwise(edges)]
-    return [_share(tokens, (blocks[n], blocks[2 * num_devices - 1 - n])) for n in range(num_devices)]
+    return [share_of(tokens, (blocks[n], blocks[2 * num_devices - 1 - n])) for n in range(num_devices)]
 
 
-def _share(tokens: Tokens, blocks: Sequence[range]) -> Share:
+def share_of(tokens: Tokens, blocks: Sequence[range]) -> Share:
+    """Those tokens, as a run of their own."""
     own = np.concatenate([np.arange(block.start, block.stop) for block in blocks]).astype(np.int32)
     place = {int(token): n for n, token in enumerate(own)}
     chosen = [(place[int(token)], n) for n, token in enumerate(tokens.selected) if int(token) in place]
@@ -125,25 +125,14 @@ def _runs(whole: Sequence[int]) -> tuple[Rows, ...]:
     return tuple(found)
 
 
-def own_program(ops: SegmentOps, model: Model, cache: LatentCache) -> Value:
-    """The network of a device's own tokens, with the routed experts elsewhere; returns its logits."""
-    return decode(ops, model, cache, routed=lambda _, x, w: ops.exchanged(x))
-
-
-def mixtures_program(ops: SegmentOps, model: Model) -> None:
-    """The routed experts of all layers, for all tokens."""
-    last = len(model.layers) - 1
-    for n, layer in enumerate(model.layers):
-        if layer.moe is not None:
-            routed(ops, ops.given(model.config.hidden, selected=n == last), layer.moe)
-
-
 class Exchange:
     """What the lanes of one pass do together."""
 
     def __init__(self, lanes: Sequence[Lane], shares: Sequence[Share], tokens: Tokens) -> None:
         self.gathered = 0
         self.reduced = 0
+        self.sent_latents = 0
+        self._written = [written(share.tokens.segments) for share in shares]
         self._lanes = lanes
         self._shares = shares
         self._tokens = tokens
@@ -153,12 +142,16 @@ class Exchange:
         """compute.compute for device `n` among several."""
         lane, share, first = self._lanes[n], self._shares[n], 0
         program = lane.program
-        for stop in program.ops.stops:
+        for stop in program.stops:
+            if stop.kind == "offer":  # shared experts come first: rows are not sent while a stream computes
+                continue
             end = stop.op + 1 if stop.kind == "latents" else stop.op
             if share.tokens.num_rows and (stop.x is None or share.num_rows(stop)):
-                segment(lane, program, first, end, _routed_before(program, stop))
+                segment(lane, program, first, end, routed_before(program, stop))
             first = stop.op + 1
             self._meet(lane, job)
+            if stop.kind == "latents":
+                self._fetch_latents(n, stop, routed_before(program, stop))
             if stop.kind == "exchange":
                 self._mix(n, stop, job)
         if len(share.tokens.selected):
@@ -182,9 +175,24 @@ class Exchange:
         compute_groups(lane, job, group_stop)
         if not lane.by_layer[stop.layer]:
             out = self._whole(lane, group_stop.out, stop)
-            lane.computes.launch(lambda: out.fill(0))
+            lane.computes.launch(partial(_clear, out))
         self._meet(lane, job)
         self._reduce(n, stop, group_stop)
+
+    def _fetch_latents(self, n: int, stop: Stop, layer: int) -> None:
+        """A layer's new rows of the other devices, where these have a cache of their own; then home, if that is far."""
+        lane = self._lanes[n]
+        others = [m for m, other in enumerate(self._lanes) if other.latents is not lane.latents]
+        if others:
+            mine = lane.latents.rows(stop.layer)
+            with lane.timed(lane.computes, "exchange", layer):
+                for m in others:
+                    theirs = self._lanes[m].latents.rows(stop.layer)
+                    for rows in self._written[m]:
+                        lane.computes.peer_copy(mine[rows.start : rows.stop], theirs[rows.start : rows.stop])
+                        self._count(sent_latents=len(rows) * mine.shape[1])
+        if lane.home is not None:
+            lane.latents_written(stop.layer)
 
     def _gather(self, n: int, stop: Stop, group_stop: Stop) -> None:
         """All tokens' rows, unsorted, to device `n`."""
@@ -209,37 +217,50 @@ class Exchange:
                 target, source = _at(own, rows.own, rows.count), _at(theirs, rows.whole, rows.count)
                 if m == 0:
                     lane.computes.peer_copy(target, source)
-                else:
-                    timed(lane, "exchange", stop.layer, -1, partial(_add, target, source))
+                    continue
+                if stop.part is not None and m != n:
+                    part = _at(lane.program.rows(stop.part, share.num_rows(stop)), rows.own, rows.count)
+                    lane.computes.peer_copy(part, source)
+                    source = part
+                timed(lane, "exchange", stop.layer, -1, partial(_add, target, source))
             if m != n:
                 self._count(reduced=own.nbytes)
 
-    def _whole(self, lane: Lane, value: Value | None, stop: Stop) -> NDArray[np.float32]:
+    def _whole(self, lane: Lane, value: Value | None, stop: Stop) -> Any:
         assert value is not None and stop.x is not None
         count = len(self._tokens.selected) if stop.x.selected else self._tokens.num_rows
         return lane.mixtures.rows(value, count)
 
-    def _count(self, gathered: int = 0, reduced: int = 0) -> None:
+    def _count(self, gathered: int = 0, reduced: int = 0, sent_latents: int = 0) -> None:
         with self._lock:
             self.gathered += gathered
             self.reduced += reduced
+            self.sent_latents += sent_latents
 
-    def exchanged(self, hidden: int, latent_bytes: int) -> Exchanged:
+    def exchanged(self, latent_bytes: int) -> Exchanged:
         """Once the pass is through. `latent_bytes` are those of one token's row in all layers."""
         others = len(self._lanes) - 1
-        per_expert = deduplicated = 0
+        per_expert = deduplicated = row_bytes = 0
         for layer in range(len(self._lanes[0].by_layer)):
             rows_of = [self._sends(layer, n) for n in range(len(self._lanes))]
             per_expert += sum(a for a, _ in rows_of)
             deduplicated += sum(b for _, b in rows_of)
-        row_bytes = 2 * hidden * FLOAT_BYTES  # out and back
+            row_bytes = self._row_bytes(layer)
         return Exchanged(
             self.gathered,
             self.reduced,
             per_expert * row_bytes,
             deduplicated * row_bytes,
             others * self._tokens.num_rows * latent_bytes,
+            self.sent_latents,
         )
+
+    def _row_bytes(self, layer: int) -> int:
+        """Of a token's row out, and of what comes back."""
+        mixtures = self._lanes[0].mixtures
+        _, stop = _mixture(mixtures, layer)
+        assert stop.x is not None and stop.out is not None
+        return int(mixtures.rows(stop.x, 1).nbytes + mixtures.rows(stop.out, 1).nbytes)
 
     def _sends(self, layer: int, n: int) -> tuple[int, int]:
         """Rows that the other devices' tokens would send to device `n`: one for each expert, and one for each token."""
@@ -257,19 +278,19 @@ class Exchange:
         return int(hits.sum()), int(hits.any(axis=1).sum())
 
 
-def _mixture(mixtures: SegmentProgram, layer: int) -> tuple[int, Stop]:
-    """The first op of a layer with routed experts in mixtures_program, and its groups' stop."""
-    stops = [stop for stop in mixtures.ops.stops if stop.kind == "experts"]
+def _mixture(mixtures: PieceProgram, layer: int) -> tuple[int, Stop]:
+    """The first op of a layer with routed experts in Programs.mixtures, and its groups' stop."""
+    stops = [stop for stop in mixtures.stops if stop.kind == "experts"]
     return (stops[layer - 1].op + 1 if layer else 0), stops[layer]
 
 
-def _routed_before(program: SegmentProgram, stop: Stop) -> int:
-    return sum(s.kind == "exchange" and s.op < stop.op for s in program.ops.stops)
-
-
-def _at(rows: NDArray[np.float32], start: int, count: int) -> NDArray[np.float32]:
+def _at(rows: Any, start: int, count: int) -> Any:
     return rows[start : start + count]
 
 
-def _add(target: NDArray[np.float32], source: NDArray[np.float32]) -> None:
-    np.add(target, source, out=target)
+def _add(target: Any, source: Any) -> None:
+    target += source
+
+
+def _clear(rows: Any) -> None:
+    rows[...] = 0

@@ -50,7 +50,7 @@ class Job:
             except queue.Empty:
                 continue
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: "Event | threading.Event") -> None:
         """Until it is reached. Raises what the work before it failed with, or StoppedError."""
         while not event.wait(LOOK_S):
             self._look()

@@ -1,39 +1,37 @@
 """The loader: groups of experts in layer order into free slots, before anybody knows which tokens go there."""
 
-import time
+from collections.abc import Sequence
 
-from localmoe.devices.device import Bytes, Step
+from localmoe.devices.device import Bytes
+from localmoe.devices.spans import TimedStep
 from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
-from localmoe.weights.expert_source import group_views
+from localmoe.prefill.ring import Slot
 
 
 def load_groups(lane: Lane, job: Job) -> None:
     """Runs ahead across layers as far as the ring allows."""
     for group in lane.groups:
         slot = lane.ring.take(job, group)
-        resting = lane.source.resting(group.layer, group.first, group.count)
-        slot.data = resting or group_views(lane.source.experts(group.layer), group.count, slot.view)
-        steps = () if resting else lane.source.steps(group.layer, group.first, group.count, slot.view)
-        lane.loads.copy_async(slot.view, [_Timed(step, slot.loaded) for step in steps])
+        experts = group.layer, group.first, group.count
+        slot.data = lane.source.views(*experts, slot.view)
+        blobs = lane.source.blobs(*experts)
+        slot.loaded_bytes = _copy_blobs(lane, slot, blobs) if blobs else _copy_steps(lane, slot, experts)
         lane.loads.record(slot.ready)
-        lane.loaded_bytes += sum(step.nbytes for step in steps)
+        lane.loaded_bytes += slot.loaded_bytes
         lane.loading.put(slot)
 
 
-class _Timed:
-    """A step that notes when it began and ended."""
+def _copy_blobs(lane: Lane, slot: Slot, blobs: Sequence[Bytes]) -> int:
+    """From memory: one copy for each part."""
+    lane.loads.record(slot.begun)
+    for view, blob in zip(slot.data, blobs, strict=True):
+        lane.loads.copy_async(view, blob)
+    return sum(len(blob) for blob in blobs)
 
-    def __init__(self, step: Step, times: list[float]) -> None:
-        self._step = step
-        self._times = times
-        self.nbytes = step.nbytes
-        self.buffer_bytes = step.buffer_bytes
 
-    def fetch(self, buffer: Bytes) -> None:
-        self._times.append(time.perf_counter())
-        self._step.fetch(buffer)
-
-    def place(self, buffer: Bytes) -> None:
-        self._step.place(buffer)
-        self._times.append(time.perf_counter())
+def _copy_steps(lane: Lane, slot: Slot, experts: tuple[int, int, int]) -> int:
+    """Piece by piece, from files."""
+    steps = lane.source.steps(*experts, slot.view)
+    lane.loads.copy_async(slot.view, [TimedStep(step, slot.loaded) for step in steps])
+    return sum(step.nbytes for step in steps)

@@ -5,26 +5,28 @@ the loader fills slots in layer order before routing is known, the model compute
 devices each loads only its part of the experts (DSLP).
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localmoe import _native as native
-from localmoe.devices.device import Device
+from localmoe.devices.device import Bytes, Device
+from localmoe.devices.spans import Span, Spans
 from localmoe.errors import CancelledError, UsageError
-from localmoe.kernels.ops import NOT_COMPUTED, CancelFlag, Segment
-from localmoe.kernels.segments import SegmentOps, SegmentProgram, Tokens
-from localmoe.model.cache import LatentCache
-from localmoe.model.decoder import Model, decode
+from localmoe.kernels.ops import CancelFlag, Segment
+from localmoe.kernels.segments import Tokens
+from localmoe.model.cache import LatentCache, Latents
+from localmoe.model.config import ModelConfig
+from localmoe.model.mirror import complete
+from localmoe.model.programs import Programs, chosen_experts
 from localmoe.prefill.cluster import (
     Exchange,
     Exchanged,
-    mixtures_program,
+    Share,
     most_own_tokens,
-    own_program,
     share_tokens,
 )
 from localmoe.prefill.compute import compute, pass_through
@@ -32,12 +34,17 @@ from localmoe.prefill.job import Job
 from localmoe.prefill.lane import Lane
 from localmoe.prefill.loader import load_groups
 from localmoe.prefill.ring import GroupPlan, Ring, balanced, plan_groups, slot_bytes
-from localmoe.prefill.spans import Span, Spans
-from localmoe.prefill.unloader import free_slots
+from localmoe.prefill.routed import RoutedGroups
+from localmoe.prefill.unloader import bring_latents, free_slots, unload_latents
 from localmoe.weights.expert_source import ExpertSource
 
 LOOK_S = 0.01  # how often the caller's cancel flag is looked at
 FEWEST_SLOTS = 1
+FEW_CHOICES = (
+    2  # times the choices of the last layer's tokens: where that is less than its experts, they are waited for
+)
+
+OnGroup = Callable[[GroupPlan, Sequence[Bytes], NDArray[np.int32]], None]
 
 
 @dataclass(frozen=True)
@@ -49,39 +56,48 @@ class Shape:
 
 
 class Pipeline:
-    """ops.Program that streams the routed experts of `model` from `source`; for up to `max_tokens` tokens a run.
+    """ops.Program that streams the routed experts from `source`; for up to `max_tokens` tokens a run.
+
+    `programs` makes what each device computes with. `home` is where latents are wanted that programs write elsewhere:
+    they are moved there during the run, and brought from there where a session goes on. `on_group` is told of each
+    group once it is computed, before its slot is used again: where it lies, and which experts tokens chose in its
+    layer.
 
     One run at a time. Whatever ends a run (a flag, a bad block, a lost device), the next one finds everything free.
     """
 
     def __init__(
         self,
-        model: Model,
+        config: ModelConfig,
         cache: LatentCache,
         source: ExpertSource,
         devices: Sequence[Device],
-        pool: native.Pool,
+        programs: Sequence[Programs],
         max_tokens: int,
         shape: Shape = Shape(),
         *,
-        target: str = "",
-        worker_nodes: Sequence[int] = (),
+        recorded: Spans | None = None,
+        home: Latents | None = None,
+        on_group: OnGroup | None = None,
     ) -> None:
         if shape.group_experts < 1 or shape.num_slots < FEWEST_SLOTS or not devices:
             raise UsageError("stream-loading prefill needs a device, a slot and an expert in each group.")
         self.max_tokens = max_tokens
         self.exchanged: Exchanged | None = None  # by the last run, on several devices
-        self._model = model
+        self._config = config
         self._cache = cache
         self._source = source
-        self._spans = Spans()
-        self._new_program = partial(SegmentProgram, pool=pool, target=target, worker_nodes=worker_nodes)
+        self._home = home
+        self.recorded = Spans() if recorded is None else recorded  # what all runs did, when
+        self._on_group = on_group
+        self._last_pass: list[Iterable[GroupPlan]] = []  # each device's groups
+        self._began_s = 0.0  # the run that runs, or ran last
         self._num_tokens = 0
         self._lanes: list[Lane] = []
-        shares = balanced([source.experts(n).num_experts for n in range(self._num_moe_layers)], len(devices))
+        self._shares = balanced([source.experts(n).num_experts for n in range(self._num_moe_layers)], len(devices))
         try:
-            for device, share in zip(devices, shares, strict=True):
-                self._lanes.append(self._lane(device, plan_groups(share, shape.group_experts), shape, len(devices)))
+            for device, own, share in zip(devices, programs, self._shares, strict=True):
+                self._lanes.append(self._lane(device, own, plan_groups(share, shape.group_experts), shape))
         except BaseException:
             self.close()
             raise
@@ -89,7 +105,7 @@ class Pipeline:
     @property
     def spans(self) -> tuple[Span, ...]:
         """What the last run did, when: a part of it where it was long."""
-        return self._spans.all()
+        return tuple(span for span in self.recorded.all() if span.start_s >= self._began_s)
 
     @property
     def progress(self) -> float:
@@ -115,16 +131,7 @@ class Pipeline:
     @property
     def last_experts(self) -> NDArray[np.int32] | None:
         """[moe layers, T, K]: the experts that the last run chose; NOT_COMPUTED where only selected rows were."""
-        if not self._num_moe_layers:
-            return None
-        mixtures, tokens = self._lanes[0].mixtures, self._tokens
-        shape = (self._num_moe_layers, tokens.num_rows, self._model.config.top_k)
-        chosen = np.full(shape, NOT_COMPUTED, np.int32)
-        stops = [stop for stop in mixtures.ops.stops if stop.kind == "experts"]
-        for n, stop in enumerate(stops):
-            rows = tokens.selected if stop.x and stop.x.selected else np.arange(tokens.num_rows)
-            chosen[n, rows] = mixtures.chosen(n)[: len(rows)]
-        return chosen
+        return chosen_experts(self._lanes[0].mixtures, self._tokens, self._config.top_k)
 
     def forward(
         self,
@@ -147,16 +154,18 @@ class Pipeline:
             all_logits=all_logits,
             forced_experts=forced_experts,
             most=self.max_tokens,
-            vocab=self._model.config.vocab,
+            vocab=self._config.vocab,
         )
         return self._run(self._tokens, cancel)
 
     def transfer(self, cancel: CancelFlag | None = None) -> None:
-        """One pass of the experts through the rings with nothing computed: the transfer alone, for measuring."""
+        """The last run's pass through the rings with nothing computed: the transfer alone, for measuring."""
         job = Job(len(self._lanes))
-        self._spans.clear()
+        self._began_s = time.perf_counter()
         for lane in self._lanes:
-            lane.begin()
+            lane.begin(lane.all_groups)
+        for lane, groups in zip(self._lanes, self._last_pass, strict=False):
+            lane.begin(list(groups))
         self._act(job, lambda n: partial(pass_through, self._lanes[n], job), cancel)
 
     def close(self) -> None:
@@ -168,43 +177,74 @@ class Pipeline:
 
     @property
     def _num_moe_layers(self) -> int:
-        return self._model.config.num_moe_layers
+        return self._config.num_moe_layers
 
-    def _lane(self, device: Device, groups: list[GroupPlan], shape: Shape, num_devices: int) -> Lane:
+    def _lane(self, device: Device, programs: Programs, groups: list[GroupPlan], shape: Shape) -> Lane:
         num_slots = min(shape.num_slots, max(1, len(groups)))
         ring = Ring(device, num_slots, slot_bytes(self._source, groups))
-        if num_devices == 1:
-            ops = SegmentOps()
-            program = mixtures = self._new_program(ops, decode(ops, self._model, self._cache), self.max_tokens)
+        if len(self._shares) == 1:
+            program = mixtures = programs.whole(self.max_tokens)
         else:
-            own, ops = SegmentOps(), SegmentOps()
-            most = most_own_tokens(self.max_tokens, num_devices)
-            program = self._new_program(own, own_program(own, self._model, self._cache), most)
-            mixtures_program(ops, self._model)
-            mixtures = self._new_program(ops, None, self.max_tokens)
-        return Lane(device, self._source, ring, groups, program, mixtures, self._spans)
+            program = programs.own(most_own_tokens(self.max_tokens, len(self._shares)))
+            mixtures = programs.mixtures(self.max_tokens)
+        home = None if self._home is programs.latents else self._home
+        lane = Lane(device, self._source, ring, groups, program, mixtures, self.recorded, programs.latents, home)
+        if self._on_group:
+            lane.computed = partial(self._computed, lane)
+        return lane
 
     def _run(self, tokens: Tokens, cancel: CancelFlag | None) -> NDArray[np.float32]:
         job = Job(len(self._lanes))
-        self._spans.clear()
+        self._began_s = time.perf_counter()
         shares = share_tokens(tokens, len(self._lanes)) if len(self._lanes) > 1 else []
+        for lane in self._lanes:
+            lane.begin(self._groups(lane, tokens, job))
+            bring_latents(lane, tokens.segments, self._elsewhere(lane))
         for n, lane in enumerate(self._lanes):
-            lane.begin()
+            lane.tokens = shares[n].tokens if shares else tokens
             lane.mixtures.begin(tokens, job.flag)
             if shares:
-                lane.program.begin(shares[n].tokens, job.flag)
+                lane.program.begin(lane.tokens, job.flag)
+        self._last_pass = [lane.groups for lane in self._lanes]
         if not shares:
-            self._act(job, lambda n: partial(compute, self._lanes[n], job), cancel)
+            self._act(job, lambda n: partial(compute, self._lanes[n], job, len(tokens.selected)), cancel)
             return self._lanes[0].program.logits
         exchange = Exchange(self._lanes, shares, tokens)
         self._act(job, lambda n: partial(exchange.compute, n, job), cancel)
-        latent_bytes = self._cache.width * self._cache.num_layers * self._cache.element_bytes
-        self.exchanged = exchange.exchanged(self._model.config.hidden, latent_bytes)
-        logits = np.empty((len(tokens.selected), self._model.config.vocab), np.float32)
+        self.exchanged = exchange.exchanged(self._latent_bytes(self._lanes[0]))
+        return self._gathered_logits(tokens, shares)
+
+    def _latent_bytes(self, lane: Lane) -> int:
+        """Of one token in all layers."""
+        return sum(int(lane.latents.rows(n).shape[1]) for n in range(self._config.num_layers))
+
+    def _elsewhere(self, lane: Lane) -> list[Latents]:
+        """Where latents may be that `lane` has not."""
+        devices = [other.latents for other in self._lanes if other.latents is not lane.latents]
+        return devices if self._home is None else [self._home, *devices]
+
+    def _gathered_logits(self, tokens: Tokens, shares: Sequence[Share]) -> NDArray[np.float32]:
+        logits = np.empty((len(tokens.selected), self._config.vocab), np.float32)
         for lane, share in zip(self._lanes, shares, strict=True):
             for rows in share.selected:
                 logits[rows.whole : rows.whole + rows.count] = lane.program.logits[rows.own : rows.own + rows.count]
         return logits
+
+    def _groups(self, lane: Lane, tokens: Tokens, job: Job) -> Iterable[GroupPlan]:
+        """All, but where few tokens need the last layer: there those that they choose."""
+        stops = [stop for stop in lane.mixtures.stops if stop.kind == "experts"]
+        if len(self._lanes) > 1 or not stops or not (stops[-1].x and stops[-1].x.selected):
+            return lane.all_groups
+        num_experts = self._source.experts(len(stops) - 1).num_experts
+        if FEW_CHOICES * len(tokens.selected) * self._config.top_k > num_experts:
+            return lane.all_groups
+        return RoutedGroups(job, lane.all_groups, len(stops) - 1)
+
+    def _computed(self, lane: Lane, group: GroupPlan, data: Sequence[Bytes]) -> None:
+        assert self._on_group is not None
+        stop = next(s for s in lane.mixtures.stops if s.kind == "experts" and s.layer == group.layer)
+        num_rows = len(self._tokens.selected) if stop.x and stop.x.selected else self._tokens.num_rows
+        self._on_group(group, data, lane.mixtures.chosen(group.layer)[:num_rows])
 
     def _act(self, job: Job, model: Callable[[int], Callable[[], None]], cancel: CancelFlag | None) -> None:
         """Lets the actors work until all are done; raises what ended them before. `model` has each device's."""
@@ -215,6 +255,8 @@ class Pipeline:
                 "model": model(n),
                 "unloader": partial(free_slots, lane, job),
             }
+            if lane.home is not None and lane.tokens is not None:
+                works["latents"] = partial(unload_latents, lane, job)
             actors += [(f"{name}-{lane.device.name}", work) for name, work in works.items()]
         job.start(actors)
         try:
@@ -229,6 +271,10 @@ class Pipeline:
                     lane.reset()
         if job.error:
             raise job.error
+        for lane in self._lanes:
+            lane.tell()
+            if lane.tokens is not None:
+                complete(lane.latents, self._tokens.segments)
 
     def _watch(self, job: Job, cancel: CancelFlag | None) -> None:
         while not job.over.wait(LOOK_S):

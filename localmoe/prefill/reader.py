@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from localmoe.devices.spans import Spans
 from localmoe.kernels.ops import CancelFlag, PageTable, Program, Segment
 
 
@@ -25,6 +26,11 @@ class Reader:
         """How much of the running chunk is done, below 1; 0 where the program does not tell. Any thread may ask."""
         done = float(getattr(self._program, "progress", 0.0))
         return done if done < 1 else 0.0  # 1 is the last chunk's, until this one has begun
+
+    @property
+    def recorded(self) -> Spans | None:
+        """What the program did, when; None where it does not tell."""
+        return getattr(self._program, "recorded", None)
 
     def read(self, ids: Sequence[int], table: PageTable, start: int) -> NDArray[np.float32]:
         """Logits [vocab] after `ids`, whose first lies at position `start`; `table` has room for them.

@@ -22,14 +22,16 @@ class GroupPlan:
 
 @dataclass
 class Slot:
-    """Room for one group, and its events: the group's bytes are there; nobody reads them any more."""
+    """Room for one group, and its events: its bytes begin to come, are there, and nobody reads them any more."""
 
     view: Bytes
+    begun: Event
     ready: Event
     done: Event
     group: GroupPlan | None = None
-    data: list[Bytes] = field(default_factory=list)  # of each part, where the group is computed: here, or elsewhere
-    loaded: list[float] = field(default_factory=list)  # times at which its pieces began and ended
+    data: list[Bytes] = field(default_factory=list)  # where the group is computed, as ExpertSource.views has it
+    loaded: list[float] = field(default_factory=list)  # times at which its pieces began and ended, if it has some
+    loaded_bytes: int = 0
 
 
 def plan_groups(shares: Sequence[range], group_experts: int) -> list[GroupPlan]:
@@ -55,7 +57,7 @@ class Ring:
         self._memory = device.alloc(num_slots * stride)
         view = self._memory.view
         self._slots = [
-            Slot(view[n * stride : n * stride + nbytes], device.new_event(), device.new_event())
+            Slot(view[n * stride : n * stride + nbytes], device.new_event(), device.new_event(), device.new_event())
             for n in range(num_slots)
         ]
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
@@ -75,6 +77,7 @@ class Ring:
         slot = job.get(self._free)
         slot.group = group
         slot.loaded = []
+        slot.loaded_bytes = 0
         return slot
 
     def give_back(self, slot: Slot) -> None:

@@ -16,8 +16,10 @@ from localmoe.decode.on_demand import OnDemand
 from localmoe.devices.host import HostDevice
 from localmoe.errors import CancelledError, CheckpointError, DeviceLostError
 from localmoe.model.decoder import load_model
+from localmoe.model.programs import HostPrograms
 from localmoe.model.tensors import expected_tensors
 from localmoe.prefill.pipeline import Pipeline, Shape
+from localmoe.weights import expert_cache
 from localmoe.weights.expert_cache import CachedExperts, resident_counts
 from localmoe.weights.layout import expert_of
 from localmoe.weights.load import load
@@ -27,19 +29,35 @@ NAMES = ("v3", "moonlight", "no-shared", "odd-dims")
 
 
 class Opened:
-    """A case's checkpoint with the first `num_resident` experts of each layer in memory."""
+    """A case's checkpoint with room for `num_resident` experts of each layer in memory."""
 
     def __init__(self, case, num_resident, num_slots=3, **device):
         checkpoint = streams.Checkpoint.open(case.folder)
-        specs = [s for s in expected_tensors(case.config) if not (e := expert_of(s.name)) or e[1] < num_resident]
+        specs = [s for s in expected_tensors(case.config) if not expert_of(s.name)]
         self.store = load(checkpoint, specs, nodes=())
-        self.source = CachedExperts(streams.file_source(case), self.store)
+        files = streams.file_source(case)
+        self.source = CachedExperts(files, [num_resident] * case.config.num_moe_layers)
+        self.store.stream(files.described())
         self.model = load_model(case.config, self.store)
         self.cache = case.cache()
         self.device = HostDevice(64 << 20, **device)
-        args = self.model, self.cache, self.source
-        self.program = OnDemand(*args, self.device, streams.POOL, parity.NUM_TOKENS, num_slots)
-        self.pipeline = Pipeline(*args, [self.device], streams.POOL, parity.NUM_TOKENS, Shape(3, 2))
+        programs = HostPrograms(self.model, self.cache, streams.POOL)
+        self.program = OnDemand(case.config, programs, self.source, self.device, parity.NUM_TOKENS, num_slots)
+        self.pipeline = Pipeline(
+            case.config,
+            self.cache,
+            self.source,
+            [self.device],
+            [programs],
+            parity.NUM_TOKENS,
+            Shape(3, 2),
+            on_group=self._on_group,
+        )
+
+    def _on_group(self, group, data, chosen):
+        if group.is_first:
+            self.source.count(group.layer, chosen)
+        self.source.passes(group.layer, group.first, data)
 
     def __enter__(self):
         return self
@@ -73,20 +91,94 @@ def test_a_prompt_and_then_steps_say_what_the_resident_path_says(case, num_resid
 
 def test_only_chosen_experts_that_are_missing_are_read(v3):
     with Opened(v3, 6) as opened:
+        parity.run(opened.pipeline, opened.cache.new_table(), v3.ids, [100])
+        layers = range(v3.config.num_moe_layers)
+        resident = [opened.source.resident(n) for n in layers]
         table = parity.reserved(opened.cache.new_table(), 3)
         opened.program.forward(v3.ids[:3], [parity.Segment(table, 0, 3)], all_logits=True)
-        layers = range(v3.config.num_moe_layers)
-        chosen = [np.unique(opened.program._program.chosen(n)[:3]) for n in layers]
-        one = sum(t.nbytes for n, t in streams.Checkpoint.open(v3.folder).tensors.items() if ".2.mlp.experts.7." in n)
-        assert opened.program.read_bytes == one * sum(int((ids >= 6).sum()) for ids in chosen)
+        chosen = [set(opened.program._program.chosen(n)[:3].ravel().tolist()) for n in layers]
+        missing = sum(len(ids - set(here)) for ids, here in zip(chosen, resident, strict=True))
+        assert opened.program.read_bytes == one_expert(v3) * missing > 0
+        assert [opened.source.resident(n) for n in layers] == resident
+
+
+def one_expert(case):
+    """Bytes of one in the files."""
+    tensors = streams.Checkpoint.open(case.folder).tensors
+    return sum(t.nbytes for name, t in tensors.items() if ".2.mlp.experts.7." in name)
 
 
 def test_with_all_experts_in_memory_nothing_is_read(v3):
     with Opened(v3, 16) as opened:
+        parity.run(opened.pipeline, opened.cache.new_table(), v3.ids, [100])
         parity.run(opened.program, opened.cache.new_table(), v3.ids, [100])
         assert opened.program.read_bytes == 0
         parity.run(opened.pipeline, opened.cache.new_table(), v3.ids, [100])
         assert opened.pipeline.loaded_bytes == (0,)
+
+
+def test_those_that_tokens_chose_most_stay(v3):
+    """And give way to others that later tokens choose more."""
+    with Opened(v3, 5) as opened:
+        counts = np.zeros((v3.config.num_moe_layers, 16), int)
+        for ids in (v3.ids, v3.ids[:7].repeat(9)):
+            table = parity.reserved(opened.cache.new_table(), len(ids))
+            found = opened.pipeline.forward(ids, [parity.Segment(table, 0, len(ids))], all_logits=True)
+            for layer, chosen in enumerate(opened.pipeline.last_experts):
+                counts[layer] += np.bincount(chosen.ravel(), minlength=16)
+                hot = np.argsort(-counts[layer], kind="stable")[:5]
+                least = counts[layer][hot].min()  # one that was met before it was worth it may stay
+                kept = counts[layer][opened.source.resident(layer)]
+                assert len(kept) == 5 and (kept >= least).sum() >= 4
+            assert np.isfinite(found).all()
+        parity.run(opened.pipeline, opened.cache.new_table(), v3.ids, [100])
+        num_missing = v3.config.num_moe_layers * (16 - 5)
+        assert opened.pipeline.loaded_bytes == (num_missing * one_expert(v3),)
+
+
+def test_the_set_is_frozen_once_enough_tokens_were_seen(v3, monkeypatch):
+    monkeypatch.setattr(expert_cache, "FROZEN_AFTER", 100)
+    with Opened(v3, 5) as opened:
+        found = []
+        for ids in (v3.ids, v3.ids[:7].repeat(9)):
+            table = parity.reserved(opened.cache.new_table(), len(ids))
+            with opened.source.a_pass(lambda: False):
+                opened.pipeline.forward(ids, [parity.Segment(table, 0, len(ids))], all_logits=True)
+            found.append([opened.source.resident(n) for n in range(v3.config.num_moe_layers)])
+        assert found[0] == found[1]
+
+
+def test_passes_wait_for_each_other_while_they_change_the_set(v3):
+    with Opened(v3, 5) as opened, opened.source.a_pass(lambda: False):
+        second = opened.source.a_pass(lambda: True)
+        with pytest.raises(CancelledError), second:
+            pass
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_prompts_and_steps_at_the_same_time_say_what_they_would_alone(v3, seed):
+    """While prompts change what rests in memory, steps compute with it."""
+    with Opened(v3, 4) as opened:
+        prompt, answer = opened.cache.new_table(), opened.cache.new_table()
+        read, truth = [], streams.resident(v3, [100])
+
+        def prompts():
+            for _ in range(6):
+                with opened.source.a_pass(lambda: False):
+                    read.append(parity.run(opened.pipeline, prompt, v3.ids, [100])[0])
+                prompt.rewind(0)
+
+        reader = threading.Thread(target=prompts)
+        reader.start()
+        sizes = np.random.default_rng(seed).choice([1, 2, 3], 12).tolist()
+        for _ in range(4):
+            found, _ = parity.run(opened.program, answer, v3.ids[: sum(sizes)], sizes)
+            parity.assert_near(found, truth[: sum(sizes)], streams.SAME)
+            answer.rewind(0)
+        reader.join()
+        assert len(read) == 6
+        for found in read:
+            parity.assert_near(found, truth, streams.SAME)
 
 
 def test_a_cancel_does_not_wait_for_a_read_that_hangs(v3):

@@ -21,6 +21,7 @@ class Flag:
 class ReferenceNetwork:
     isa = "reference"
     num_threads = 1
+    runs_together = True  # programs are eager and share nothing but weights and cache
 
     def __init__(self, config: ModelConfig, store: Store, plan: Plan) -> None:
         self.config = config

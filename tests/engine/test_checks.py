@@ -27,6 +27,9 @@ HELLO = Conversation((Message("user", "Hello"),))
         (Request(HELLO, Sampling(repetition_penalty=0)), "repetition penalty"),
         (Request(HELLO, Sampling(repetition_penalty=1e-300)), "repetition penalty"),
         (Request(HELLO, Sampling(seed=-1)), "seed"),
+        (Request(HELLO, ttft_target_s=0.0), "first token"),
+        (Request(HELLO, ttft_target_s=math.nan), "first token"),
+        (Request(HELLO, tpot_target_ms=-5.0), "each token"),
     ],
 )
 def test_what_is_wrong_is_named_with_a_hint(request_, message):

@@ -22,6 +22,8 @@ requests = st.builds(
     max_tokens=st.none() | st.integers(1, 10**6),
     think=st.none() | st.booleans(),
     session=st.text(),
+    ttft_target_s=st.none() | st.floats(0.01, 1e4),
+    tpot_target_ms=st.none() | st.floats(0.01, 1e4),
 )
 
 
@@ -46,6 +48,7 @@ def test_defaults_may_be_left_out():
         ({"conversation": [], "max_tokens": "9"}, "max_tokens"),
         ({"conversation": [], "max_tokens": True}, "max_tokens"),
         ({"conversation": [], "think": 1}, "think"),
+        ({"conversation": [], "ttft_target_s": "soon"}, "ttft_target_s"),
         ({"conversation": [], "sampling": {"top_k": 1}}, "top_k"),
         ({"conversation": [], "temperature": 1}, "temperature"),
     ],

@@ -136,7 +136,7 @@ def test_cancels_at_random_moments_leave_the_engine_whole(engine):
             assert isinstance(end, Finished)
             assert end.output_ids == expected[text][: len(end.output_ids)]
     cache = engine._opened.network.cache
-    for session in engine._loop._sessions._sessions.values():
+    for session in engine._loop.sessions._sessions.values():
         session.table.release()
         session.ids.clear()
     assert cache.free_pages == cache.num_pages

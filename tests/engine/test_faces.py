@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 from backends import open_engine
+from lending import joined, lent
 from order import assert_in_order
 
 from localmoe.chat.message import Conversation, Message
@@ -17,18 +18,27 @@ from localmoe.errors import LocalmoeError, UsageError
 from localmoe.events import Finished, PrefillProgress, TextDelta, decode, encode
 
 LONG = Script("word " * 60, thought="hm " * 5, prefill_tick_s=0.01, token_s=0.005)
-FACES = ["scripted", "scripted-timed", "reference", "cpu"]
+FACES = ["scripted", "scripted-timed", "reference", "cpu", "remote-scripted", "remote-cpu"]
 
 
 @pytest.fixture(params=FACES)
-def face(request, checkpoint) -> Iterator[EngineFace]:
-    if request.param.startswith("scripted"):
-        info = replace(DEMO_INFO, context_limit=512)
-        engine: EngineFace = ScriptedEngine([LONG], info=info, time_scale=float("timed" in request.param))
+def face(request, checkpoint, tmp_path) -> Iterator[EngineFace]:
+    engine = open_face(request.param.removeprefix("remote-"), checkpoint)
+    if request.param.startswith("remote"):
+        with lent(engine, tmp_path):
+            remote = joined(tmp_path)
+            yield remote
+            remote.close()
     else:
-        engine = open_engine(checkpoint, request.param, prefill_chunk=32, context=512)
-    yield engine
-    engine.close()
+        yield engine
+        engine.close()
+
+
+def open_face(name: str, checkpoint) -> EngineFace:
+    if name.startswith("scripted"):
+        info = replace(DEMO_INFO, context_limit=512)
+        return ScriptedEngine([LONG], info=info, time_scale=float("timed" in name))
+    return open_engine(checkpoint, name, prefill_chunk=32, context=512)
 
 
 _names = count()

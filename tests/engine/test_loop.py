@@ -99,8 +99,9 @@ def test_another_session_shares_the_pages_of_a_common_beginning():
         assert list(again.output_ids) == toy_answer([*common, 3], 20)
 
 
-def test_many_at_once_give_what_each_gives_alone():
-    with ToyEngine(num_pages=200, token_s=0.0001) as engine:
+@pytest.mark.parametrize("together", [True, False])
+def test_many_at_once_give_what_each_gives_alone(together):
+    with ToyEngine(num_pages=200, token_s=0.0001, together=together) as engine:
         prompts = [prompt_of(n, seed=n) for n in (3, 70, 150, 20, 64, 1, 90, 33, 128, 5, 60)]
         streams = [engine.ask(p, max_tokens=40) for p in prompts]
         ends = [finished(s) for s in streams]
@@ -120,6 +121,17 @@ def test_the_line_is_first_come_first_served_and_told():
         assert ttfts == sorted(ttfts)
 
 
+def test_a_short_prompt_passes_a_long_one_between_chunks():
+    with ToyEngine(num_pages=200, context=4096, chunk=100, token_s=0.001) as engine:
+        long = engine.ask(prompt_of(1500), max_tokens=1)
+        next_of(long, PrefillProgress)
+        short = engine.ask(prompt_of(20), max_tokens=1)
+        assert finished(short).ttft_s < 1.0 and not long.ended
+        end = list(long.events())[-1]
+        assert list(end.output_ids) == toy_answer(prompt_of(1500), 1)
+        assert end.prefill_tok_s > 1500 / end.ttft_s  # the time in which it gave way is not its own
+
+
 def test_the_same_session_waits_for_its_answer():
     with ToyEngine(token_s=0.001) as engine:
         first = engine.ask(prompt_of(30), session="a", max_tokens=30, stop_ids=frozenset())
@@ -131,8 +143,9 @@ def test_the_same_session_waits_for_its_answer():
         assert finished(second).cached_tokens == 29
 
 
-def test_decoding_goes_on_beside_a_long_prompt():
-    with ToyEngine(num_pages=200, context=4096, token_s=0.0005) as engine:
+@pytest.mark.parametrize("together", [True, False])
+def test_decoding_goes_on_beside_a_long_prompt(together):
+    with ToyEngine(num_pages=200, context=4096, token_s=0.0005, together=together) as engine:
         first = engine.ask(prompt_of(5), max_tokens=2000, stop_ids=frozenset())
         next_of(first, TextDelta)
         second = engine.ask(prompt_of(1000), max_tokens=1)
@@ -223,6 +236,7 @@ def test_cancel_while_decoding_keeps_the_answer_and_spares_the_others():
 def test_cancel_in_the_line_is_at_once():
     with ToyEngine(token_s=0.005) as engine:
         first = engine.ask(prompt_of(500))
+        next_of(first, PrefillProgress)
         second, third = engine.ask(prompt_of(9)), engine.ask(prompt_of(9))
         assert cancel_s(second) < 0.5 and not first.ended
         assert [e.position for e in [next_of(third, Queued), next_of(third, Queued)]] == [1, 0]
@@ -304,7 +318,7 @@ def test_close_ends_everything_and_refuses_more():
 @pytest.mark.parametrize("seed", range(6))
 def test_random_cancels_leave_the_engine_whole(seed):
     random = np.random.default_rng(seed)
-    with ToyEngine(num_pages=12, context=400, chunk=70, token_s=0.0003) as engine:
+    with ToyEngine(num_pages=12, context=400, chunk=70, token_s=0.0003, together=seed % 3 > 0) as engine:
         threads, streams = [], []
         for _i in range(25):
             prompt = prompt_of(int(random.integers(1, 300)), seed=int(random.integers(3)))
@@ -322,9 +336,30 @@ def test_random_cancels_leave_the_engine_whole(seed):
         for thread in threads:
             thread.join()
         assert engine.answer(prompt_of(399), max_tokens=1) == toy_answer(prompt_of(399), 1)
-        for session in list(engine.loop._sessions._sessions.values()):
+        for session in list(engine.loop.sessions._sessions.values()):
             session.table.release()
         assert engine.cache.free_pages == engine.cache.num_pages
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_error_of_the_engine_itself_ends_streams_and_not_the_engine(together):
+    with ToyEngine(together=together) as engine:
+        broken = engine.loop.sessions.num_available
+        engine.loop.sessions.num_available = lambda: 1 // 0
+        assert "ZeroDivisionError" in list(engine.ask(prompt_of(9)).events())[-1].message
+        engine.loop.sessions.num_available = broken
+        assert engine.answer(prompt_of(9)) == toy_answer(prompt_of(9), 20)
+
+
+def test_only_where_both_phases_run_at_once_do_runs_overlap():
+    for together in (True, False):
+        with ToyEngine(num_pages=200, context=4096, token_s=0.0005, together=together) as engine:
+            first = engine.ask(prompt_of(5), max_tokens=300, stop_ids=frozenset())
+            next_of(first, TextDelta)
+            engine.answer(prompt_of(600), max_tokens=1)
+            first.cancel()
+            overlap = any(a < d and c < b for a, b in engine.prefill.times for c, d in engine.decode.times)
+            assert overlap == together
 
 
 def test_the_stop_token_is_an_output_but_not_text():

@@ -54,14 +54,21 @@ def test_a_plan_can_be_forced():
 
 
 def test_a_forced_plan_that_one_model_cannot_have_does_not_hide_the_others():
-    found = machine(SERVER)
-    entries = [CATALOG["guide"], CATALOG["deepseek-v3"]]
-    settings = Settings(plan="disk")
-    guide, large = outlooks(found, settings, rates_of(found), entries, present=["deepseek-v3"])
-    assert (guide.fits, large.fits) == ("no", "streaming")
-    assert "guide fits into it" in guide.why
-    with pytest.raises(UsageError, match="guide fits into it"):
+    found, guide = machine(PAPER), CATALOG["guide"]
+    dense = replace(guide, shape=guide.config | {"first_k_dense_replace": guide.config["num_hidden_layers"]})
+    entries = [dense, CATALOG["deepseek-v3"]]
+    settings = Settings(plan="slp")
+    small, large = outlooks(found, settings, rates_of(found), entries)
+    assert (small.fits, large.place) == ("no", "DRAM + 1 GPU")
+    assert "no routed experts to stream" in small.why
+    with pytest.raises(UsageError, match="no routed experts"):
         outlooks(found, settings, rates_of(found), entries[:1])
+
+
+def test_a_model_that_fits_comes_from_disk_where_that_is_forced():
+    one = look(SERVER, "guide", Settings(plan="disk"))
+    assert (one.fits, one.place) == ("streaming", "disk + DRAM")
+    assert one.decode.tok_s < look(SERVER, "guide").decode.tok_s
 
 
 def test_what_does_not_fit_says_by_how_much():
@@ -105,7 +112,7 @@ def test_every_machine_has_an_outlook_for_every_model(name):
     [
         (PAPER, "kimi-k2-instruct-0905"),
         ("threadripper-9970x-5090", "moonlight-16b-a3b-instruct"),
-        ("wsl2-13700k-4090", "moonlight-16b-a3b-instruct"),
+        ("wsl2-13700k-4090", None),  # 1.5 GB of DRAM are missing: what the GPU computes lies there, too
         (LAPTOP, None),
     ],
 )

@@ -128,6 +128,16 @@ def test_bf16_is_named_where_it_is_enough():
     assert "bf16" not in refused(machine(need - 3 * GB), settings=asked).hint
 
 
+def test_for_bf16_weights_that_would_fit_in_fp8_the_conversion_is_named():
+    asked = Settings(plan="cpu")
+    hint = refused(machine(24 * GB), config=MOONLIGHT, settings=asked).hint
+    assert "localmoe quantize makes FP8 of it, which saves 15.3 GB and fits" in hint
+    in_fp8 = replace(MOONLIGHT, weight_format="fp8")
+    assert planned(machine(24 * GB), config=in_fp8, settings=asked).kind == "cpu"
+    assert "quantize" not in refused(machine(8 * GB), config=MOONLIGHT, settings=asked).hint
+    assert "quantize" not in refused(machine(503 * GB), settings=asked).hint
+
+
 def test_what_does_not_fit_is_told_by_line_item():
     error = refused(machine(503 * GB, disk=0))
     for words in (
@@ -271,18 +281,29 @@ def test_kernels_that_do_not_run_here_are_refused():
     assert planned(isa="reference").isa == "reference"
 
 
-def test_what_runs_is_the_cpu_and_the_plan_says_so():
+def test_what_runs_is_the_fastest_and_the_plan_says_so():
     found = planned(machine(gpus=gpus(32 * GB)), executable_only=True)
-    assert found.kind == "cpu"
-    assert told(found, "plan") == "plan: cpu; this version computes on the CPU; the GPU is not used yet (RTX 5090)"
-    assert "the bus shows no NVIDIA GPU" in told(planned(executable_only=True), "plan")
+    assert found.kind == "slp" and "predicted for a prompt of 4,096 tokens" in told(found, "plan")
+    assert found.read_tokens == found.pass_tokens >= found.crossover_tokens
+    assert told(planned(executable_only=True), "plan") == "plan: cpu; the bus shows no NVIDIA GPU"
+
+
+def test_a_gpu_that_cannot_be_used_is_told():
+    why = "this torch is built for CPUs only: install one for CUDA"
+    found = planned(machine(gpus=gpus(32 * GB)), executable_only=True, why_no_gpu=lambda: why)
+    assert told(found, "plan") == f"plan: cpu; the GPU cannot be used: {why}"
 
 
 @pytest.mark.parametrize("kind", ["slp", "dslp"])
-def test_a_plan_that_cannot_run_yet_is_refused(kind):
+def test_a_plan_with_gpus_runs_where_it_is_asked_for_and_gpus_are(kind):
     settings = Settings(plan=kind, origins={"plan": "environment"})
-    with pytest.raises(UsageError, match=f"the plan {kind}, chosen by LOCALMOE_PLAN, cannot run yet") as caught:
-        planned(machine(gpus=gpus(32 * GB, 32 * GB)), settings=settings, executable_only=True)
+    both = machine(gpus=gpus(32 * GB, 32 * GB))
+    found = planned(both, settings=settings, executable_only=True)
+    assert found.kind == kind and told(found, "plan") == f"plan: {kind}; chosen by LOCALMOE_PLAN"
+    with pytest.raises(UsageError, match=f"the plan {kind} needs a GPU: torch is too old"):
+        planned(both, settings=settings, executable_only=True, why_no_gpu=lambda: "torch is too old")
+    with pytest.raises(UsageError, match=f"the plan {kind} needs .*: no NVIDIA driver") as caught:
+        planned(settings=settings, executable_only=True)
     assert "--plan cpu" in caught.value.hint
 
 
@@ -298,16 +319,17 @@ def test_the_plan_from_disk_runs_where_it_is_asked_for():
     assert told(found, "plan") == "plan: disk; chosen by --plan"
 
 
-def test_rates_are_found_out_once_and_only_where_they_matter():
+def test_rates_are_found_out_once():
     found_out = []
 
     def give():
         found_out.append(RATES)
         return RATES
 
-    assert planned(rates=give, executable_only=True).kind == "cpu" and not found_out
+    assert planned(rates=give, executable_only=True).kind == "cpu"
+    assert len(found_out) == 1  # for what is done side by side
     refused(machine(200 * GB), rates=give, executable_only=True)
-    assert len(found_out) == 1
+    assert len(found_out) == 2
 
 
 def test_a_forecast_is_told_for_what_fits():

@@ -9,9 +9,10 @@ from test_plan_gpus import on_recorded
 from localmoe.engine.cost.predict import forecast_decode
 from localmoe.engine.cost.sizes import sizes_of
 from localmoe.engine.plan import forecast
-from localmoe.errors import OutOfMemoryError, UsageError
+from localmoe.errors import OutOfMemoryError
 from localmoe.hardware import Disk
 from localmoe.settings import Settings
+from localmoe.weights.expert_files import room_bytes
 
 EXPERT = sizes_of(FULL).expert.num_bytes
 LARGE = machine(300 * GB)
@@ -37,7 +38,9 @@ def test_a_rate_that_nobody_measured_is_told_as_an_estimate():
 def test_a_token_passes_through_the_ring():
     found = planned(LARGE)
     assert found.ring.slots == 16 and found.ring.group_experts == 8  # top-8, and the next layer's
-    assert found.memory["ring"] == 24 * EXPERT  # 16 for the program that reads prompts, 8 for the one of steps
+    assert found.memory["ring"] == 24 * room_bytes(
+        EXPERT
+    )  # 16 for the program that reads prompts, 8 for the one of steps
 
 
 def test_the_context_is_short_unless_asked_for():
@@ -80,12 +83,23 @@ def test_an_unknown_rate_is_not_guessed():
     assert "how fast the disk is read is unknown" in caught.value.hint
 
 
-def test_nothing_comes_from_disk_where_all_fits():
-    with pytest.raises(UsageError, match="fits into it") as caught:
-        planned(machine(), settings=Settings(plan="disk"))
-    assert "--plan cpu" in caught.value.hint
+def test_forced_where_all_fits_no_expert_stays():
+    found = planned(machine(), settings=Settings(plan="disk", origins={"plan": "flag"}))
+    assert found.kind == "disk" and found.placement.resident_share == 0 and found.memory["routed experts"] == 0
+    text = told(found, "routed experts")
+    assert text.startswith("routed experts: none in DRAM; all of it would fit into memory: asked for by --plan; 654.")
+    assert "come from disk at 5.0 GB/s: about" in text
+    assert found.context_limit == planned(machine(), settings=Settings(plan="cpu")).context_limit
+    assert "slowly" not in told(found, "context")
+    assert planned(machine()).kind == "cpu"
     with pytest.raises(OutOfMemoryError, match="how much memory is available is unknown"):
         planned(machine(None), settings=Settings(plan="disk"))
+
+
+def test_forced_it_needs_no_rate():
+    for dram in (300 * GB, 1000 * GB):
+        found = planned(machine(dram), rates=replace(RATES, disk=None), settings=Settings(plan="disk"))
+        assert found.kind == "disk" and "come from disk at a rate that is unknown" in told(found, "routed experts")
 
 
 def test_forced_onto_the_cpu_it_is_refused_with_the_disk_and_its_speed():

@@ -76,6 +76,9 @@ def test_whatever_is_planned_can_be_forecast(on, fast, model, kind):
     plan = found(on, MODELS[model], Settings(plan=kind), fast, name=model)
     if plan is not None:
         prediction = forecast(plan, fast, MODELS[model], contexts=(plan.context_limit,), streams=(1,))
+        if plan.kind == "disk" and fast.disk is None:
+            assert prediction is None
+            return
         assert all(p.ttft_s > 0 for p in prediction.prefill) and prediction.decode[0].tok_s > 0
 
 

@@ -54,7 +54,7 @@ def test_bytes_are_those_that_are_allocated(opened, shape, settings):
     assert sum(memory[name] for name in WEIGHTS) == store.nbytes == engine.info.weight_bytes
     assert memory["routed experts"] == store._layout.expert_bytes
     assert memory["embedding"] == pytest.approx(store.linear("model.embed_tokens").weight.nbytes, rel=0.03)
-    programs = (engine._loop._reader._program, engine._loop._runner._program)
+    programs = (engine._loop.reader._program, engine._loop.runner._program)
     assert [program.max_tokens for program in programs] == [engine._opened.plan.chunk, MAX_BATCH]
     assert memory["scratch"] == pytest.approx(sum(program.nbytes for program in programs), rel=0.03)
     needed = store.nbytes + network.cache.nbytes + sum(program.nbytes for program in programs)
@@ -68,19 +68,25 @@ def test_another_choice_is_another_execution(opened):
         network, plan, info = engine._opened.network, engine._opened.plan, engine.info
         assert plan.num_threads == network.num_threads == info.num_threads
         assert plan.cache_dtype == network.cache.dtype
-        assert plan.chunk == engine._loop._reader.max_tokens == plan.placement.chunk
+        assert plan.chunk == engine._loop.reader.max_tokens == plan.placement.chunk
         assert plan.context_limit == engine._loop.context_limit == info.context_limit
-        assert plan.isa == network.isa == info.isa == engine._loop._reader._program._program.target
+        assert plan.isa == network.isa == info.isa == engine._loop.reader._program._program.target
         assert plan.num_pages == network.cache.num_pages
         assert plan.kind == "cpu"
     assert one.info.isa == "scalar" != two.info.isa
     assert one._opened.network.cache.nbytes < two._opened.network.cache.nbytes
 
 
-@pytest.mark.parametrize("kind", ["slp", "dslp", "disk"])
-def test_a_plan_that_cannot_run_yet_opens_nothing(opened, kind):
+@pytest.mark.parametrize("kind", ["slp", "dslp"])
+def test_a_plan_that_cannot_run_here_opens_nothing(opened, kind):
     with pytest.raises(UsageError, match=f"the plan {kind}"):
         opened("guide", plan=kind)
+
+
+def test_a_model_that_fits_runs_from_disk_where_that_is_forced(opened):
+    engine = opened("guide", plan="disk")
+    assert engine._opened.plan.kind == "disk" and engine._opened.plan.memory["routed experts"] == 0
+    assert plan_json(engine.info)["resident_share"] == 0
 
 
 def test_the_plan_is_in_the_info_and_as_json(opened):

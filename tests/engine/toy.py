@@ -40,6 +40,7 @@ class ToyProgram:
         self.token_s = token_s
         self.progress = 0.0
         self.runs: list[tuple[int, ...]] = []  # tokens of each segment of each run
+        self.times: list[tuple[float, float]] = []  # when each run began and ended
         self.fail_next: Exception | None = None
         self.nan_for: int | None = None  # the last token after which logits are not numbers
         self._rows = cache.layer(0).data
@@ -60,6 +61,7 @@ class ToyProgram:
     def _compute(self, num_tokens: int, cancel) -> None:
         start = time.monotonic()
         end = start + num_tokens * self.token_s
+        self.times.append((start, end))
         while True:
             self.progress = min(1.0, (time.monotonic() - start) / (num_tokens * self.token_s or 1.0))
             if cancel is not None and cancel.is_set():
@@ -116,11 +118,15 @@ class Words:
 class ToyEngine:
     """A loop around the toy, without templates: prompts are token ids."""
 
-    def __init__(self, num_pages: int = 64, context: int = 512, chunk: int = 128, token_s: float = 0.0) -> None:
+    def __init__(
+        self, num_pages: int = 64, context: int = 512, chunk: int = 128, token_s: float = 0.0, together: bool = True
+    ) -> None:
         self.cache = LatentCache(1, num_pages, 1)
         self.prefill = ToyProgram(self.cache, chunk, token_s)
         self.decode = ToyProgram(self.cache, 8, token_s)
-        self.loop = Loop(self.cache, Reader(self.prefill, Flag()), Runner(self.decode, Flag()), context)
+        self.loop = Loop(
+            self.cache, Reader(self.prefill, Flag()), Runner(self.decode, Flag()), context, together=together
+        )
         self._names = count()
 
     def ask(

@@ -13,8 +13,10 @@ from localmoe.devices.host import HostDevice
 from localmoe.hub.checkpoint import Checkpoint
 from localmoe.kernels.cpu import CpuProgram
 from localmoe.model.decoder import decode
+from localmoe.model.programs import HostPrograms
 from localmoe.prefill.pipeline import Pipeline, Shape
-from localmoe.weights.expert_source import FileExperts, MemoryExperts
+from localmoe.weights.expert_files import FileExperts
+from localmoe.weights.expert_source import MemoryExperts
 
 POOL = native.Pool([-1, -1])
 SAME = 1e-4
@@ -58,7 +60,8 @@ def many():
             for device in devices:
                 stack.callback(device.close)
             source = MemoryExperts([layer.moe.experts for layer in model.layers if layer.moe])
-            pipeline = Pipeline(model, cache, source, devices, POOL, max_tokens, Shape(3, 3))
+            programs = [HostPrograms(model, cache, POOL)] * num_devices
+            pipeline = Pipeline(model.config, cache, source, devices, programs, max_tokens, Shape(3, 3))
             stack.callback(pipeline.close)
             return pipeline
 
@@ -79,7 +82,9 @@ def opened(case, *, num_devices=1, shape=None, from_files=False, cache=None, max
         if from_files:
             stack.callback(source.close)
         shape = shape or Shape(group_experts=2, num_slots=4)
-        pipeline = Pipeline(case.model, cache or case.cache(), source, devices, POOL, max_tokens, shape)
+        cache = cache or case.cache()
+        programs = [HostPrograms(case.model, cache, POOL)] * len(devices)
+        pipeline = Pipeline(case.config, cache, source, devices, programs, max_tokens, shape)
         stack.callback(pipeline.close)
         yield pipeline
 

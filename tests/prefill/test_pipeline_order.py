@@ -32,6 +32,12 @@ class Watched:
     def resting(self, layer, first, count):
         return self._source.resting(layer, first, count)
 
+    def blobs(self, layer, first, count):
+        return None
+
+    def views(self, layer, first, count, slot):
+        return self._source.views(layer, first, count, slot)
+
     def steps(self, layer, first, count, slot):
         return [_WatchedStep(step, self.begun[layer]) for step in self._source.steps(layer, first, count, slot)]
 
@@ -39,7 +45,7 @@ class Watched:
 class _WatchedStep:
     def __init__(self, step, begun):
         self._step, self._begun = step, begun
-        self.nbytes, self.buffer_bytes = step.nbytes, step.buffer_bytes
+        self.nbytes, self.buffer_bytes, self.in_place = step.nbytes, step.buffer_bytes, step.in_place
 
     def fetch(self, buffer):
         self._begun.set()
@@ -98,6 +104,21 @@ def test_every_expert_is_read_once(case, num_devices, num_slots):
             assert max(pipeline.loaded_bytes) - min(pipeline.loaded_bytes) <= one_pass / case.config.num_experts
         loads = [s for s in pipeline.spans if s.stage == "load"]
     assert len({(s.device, s.group) for s in loads}) == len(loads)
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 8])
+def test_of_the_last_layer_only_what_the_last_token_chose_is_read(case, num_slots):
+    tensors = streams.Checkpoint.open(case.folder).tensors
+    last = f".{case.config.num_layers - 1}.mlp.experts."
+    before = sum(t.nbytes for name, t in tensors.items() if ".mlp.experts." in name and last not in name)
+    each = sum(t.nbytes for name, t in tensors.items() if last in name) // case.config.num_experts
+    with streams.opened(case, shape=Shape(3, num_slots), from_files=True) as pipeline:
+        table = parity.reserved(pipeline._cache.new_table(), 100)
+        found = pipeline.forward(case.ids, [parity.Segment(table, 0, 100)])
+        assert pipeline.loaded_bytes == (before + case.config.top_k * each,)
+        pipeline.transfer()
+        assert pipeline.loaded_bytes == (before + case.config.top_k * each,)
+    parity.assert_near(found, streams.resident(case, [100])[-1:], streams.SAME)
 
 
 def test_spans_tell_every_stage(case):

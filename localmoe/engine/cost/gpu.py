@@ -76,6 +76,11 @@ def _resident_bytes(config: ModelConfig, num_tokens: int) -> float:
     return common_bytes(config, embedding=False) + cache + WORKSPACE_BYTES
 
 
+def own_token_bytes(config: ModelConfig) -> float:
+    """Of one token where the CPU has its experts: hidden states."""
+    return BF16_BYTES * ROWS * config.hidden
+
+
 def scratch_token_bytes(config: ModelConfig, num_gpus: int) -> float:
     """Of one token of a prompt: its row for each chosen expert, that expert's gate and up, and hidden states."""
     chosen = config.top_k * (config.hidden + 2 * config.moe_inter) / num_gpus

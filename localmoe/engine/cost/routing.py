@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localmoe.model.config import ModelConfig
 
 WIDTH = 9  # standard deviations on each side: what is left out is below 1e-15
@@ -24,6 +27,13 @@ def over_experts(config: ModelConfig, num_tokens: int, cost: Callable[[int], flo
 def tiles(config: ModelConfig, num_tokens: int, tile: int) -> float:
     """Sum over a layer's experts of ceil(tokens / tile), on average."""
     return over_experts(config, num_tokens, lambda n: -(-n // tile))
+
+
+def typical_counts(config: ModelConfig, num_tokens: int) -> NDArray[np.int64]:
+    """[E]: tokens of each of a layer's experts, from few to many: quantiles of what chance gives each."""
+    low, chances = _binomial(num_tokens, config.top_k / config.num_experts)
+    places = (np.arange(config.num_experts) + 0.5) / config.num_experts
+    return low + np.searchsorted(np.cumsum(chances)[:-1], places)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,6 @@
 """Rows of our own `bench --suite kernels` that come with the source: what CPU kernels reach where nobody measured.
 
-They are copied from assets/bench/results.csv, which is not installed; a test holds them to it.
+They are copied from assets/bench/epyc-zen3.csv, which is not installed; a test holds them to it.
 """
 
 from localmoe.engine.cost.rates import kernels_from_rows

@@ -48,6 +48,11 @@ class Asked:
         """How fast the machine is."""
         return self.give_rates()
 
+    @property
+    def expert_bytes(self) -> int:
+        """One routed expert, as it lies in memory."""
+        return -(-self.weights.routed // (self.config.num_moe_layers * self.config.num_experts))
+
 
 def weights_of(config: ModelConfig, weight_bytes: int | None, expert_bytes: int | None) -> Weights:
     """The parts of `weight_bytes`; from the config where they are not counted yet (norms are then left out)."""

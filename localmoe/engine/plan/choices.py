@@ -1,7 +1,9 @@
 """What every kind of plan chooses alike: kernels, threads, context and pages, shares."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from localmoe.engine.cost.placement import Placement
 from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.parts import Decision, SharedCopy
@@ -10,13 +12,17 @@ from localmoe.kernels.ops import PAGE_TOKENS
 from localmoe.model.config import ModelConfig
 from localmoe.settings import Settings
 
+if TYPE_CHECKING:
+    from localmoe.engine.cost.serving import Serving
+
 DEFAULT_CONTEXT = 8192  # tokens, unless the user or the model says otherwise
 LEAST_CONTEXT = 1024  # what is still worth starting for, if nobody asked for more
 MAX_SESSIONS = 4  # whole contexts in the cache, while they take less than CACHE_SHARE of what is left
 CACHE_SHARE = 1 / 8
 RESERVE_BYTES = 256 << 20  # for Python, buffers and the page cache; 1 % of large weights
 ELEMENT_BYTES = {"float32": 4, "bf16": 2}
-URGENT_SHARE = 0.5  # decode and prefill take turns of the same length, as `scheduler` lets them
+EQUAL_SHARE = 0.5  # where decode and prefill take turns, those are of the same length, as `scheduler` lets them
+MOST_SHARE = 0.75  # of the workers' time for decode where both run at once: prompts are always read on
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +121,20 @@ def chunk_decision(asked: Asked, chunk: int, why: str) -> Decision:
     return Decision("prefill chunks", f"{chunk:,} tokens", chosen or why)
 
 
-def sharing_decisions(asked: Asked) -> tuple[Decision, ...]:
-    """How the two phases share cores and weights."""
+def choose_serving(asked: Asked, placement: Placement) -> "Serving":
+    """Share, batch and chunk beside others, for the largest goodput within the settings' targets."""
+    from localmoe.engine.cost.serving import Aims, serve  # with the model of cost
+
+    settings = asked.settings
+    aims = Aims(settings.ttft_target_s, 1e-3 * settings.tpot_target_ms, MOST_SHARE, MAX_BATCH)
+    return serve(asked.give_rates(), asked.config, placement, aims)
+
+
+def sharing_decisions(asked: Asked, *shares: Decision) -> tuple[Decision, ...]:
+    """How the two phases share cores, as `shares` says, and weights."""
     shared = shared_copy(asked)
     return (
-        Decision(
-            "decode's share",
-            f"{URGENT_SHARE:.0%}",
-            f"while a prompt is read too, both take turns; up to {MAX_BATCH} answers are made together",
-        ),
+        *shares,
         Decision(
             "copies of experts",
             "one",
@@ -131,6 +142,47 @@ def sharing_decisions(asked: Asked) -> tuple[Decision, ...]:
             f" copy for each phase would take {gigabytes(shared.saved_bytes)} more",
         ),
     )
+
+
+def together_decisions(settings: Settings, serving: "Serving") -> tuple[Decision, Decision]:
+    """For phases that run at the same time on the CPU."""
+    target = f"{settings.tpot_target_ms:g} ms for each token"
+    if serving.is_reached:
+        share = f"a step of {answers(serving.batch)} takes {1e3 * serving.step_s:.0f} ms alone, the target is {target}"
+        why = f"about {serving.requests_s:.2g} requests a second keep to {target} and {settings.ttft_target_s:g} s to"
+        why += " the first; more answers, or longer chunks, would not"
+    else:
+        share = f"a step of {answers(serving.batch)} takes {1e3 * serving.step_s:.0f} ms alone, more than"
+        share += f" {target}: decode goes first, but for what keeps prompts going"
+        why = "the target is out of reach: so many share a step that takes no more than twice the time of one"
+    return (
+        Decision(
+            "decode's share", f"up to {MOST_SHARE:.0%}", f"while a prompt is read too, as the target asks; {share}"
+        ),
+        Decision(
+            "side by side",
+            f"{answers(serving.batch)}, and chunks of {serving.chunk:,} tokens while others wait or decode",
+            why,
+        ),
+    )
+
+
+def answers(count: int) -> str:
+    """One answer, so many answers."""
+    return "one answer" if count == 1 else f"{count} answers"
+
+
+def turns_decision() -> Decision:
+    """For phases that take turns."""
+    why = f"while a prompt is read too, both take turns; up to {MAX_BATCH} answers are made together"
+    return Decision("decode's share", f"{EQUAL_SHARE:.0%}", why)
+
+
+def beside_gpus_decision(name: str) -> Decision:
+    """For phases that run at the same time on the CPU and GPU `name`."""
+    why = f"while a prompt is read too, as the target asks; on {name} steps go first. A streamed prompt takes no worker"
+    why += f" of the CPU, and up to {MAX_BATCH} answers are made together"
+    return Decision("decode's share", f"up to {MOST_SHARE:.0%} of the CPU's workers", why)
 
 
 def shared_copy(asked: Asked) -> SharedCopy:

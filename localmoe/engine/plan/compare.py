@@ -23,7 +23,15 @@ def plan_for(asked: Asked) -> Plan:
 
 
 def _fastest(asked: Asked) -> Plan:
-    """Of the plans that fit, those with the longest context, and of them the fastest; else the one from disk."""
+    """The fastest in memory; else the one from disk."""
+    try:
+        return fastest_in_memory(asked)
+    except OutOfMemoryError as error:
+        return _larger_than_memory(asked, error)
+
+
+def fastest_in_memory(asked: Asked) -> Plan:
+    """Of the plans that fit, those with the longest context, and of them the fastest; OutOfMemoryError for none."""
     plans, refusals = list[Plan](), dict[Kind, OutOfMemoryError]()
     for kind, planner in _IN_MEMORY.items():
         try:
@@ -33,7 +41,7 @@ def _fastest(asked: Asked) -> Plan:
         except UsageError:  # this machine lacks the GPUs for it: there is nothing to compare
             continue
     if not plans:
-        return _larger_than_memory(asked, refusals["cpu"])
+        raise refusals["cpu"]
     times = {plan.kind: _exchange_seconds(asked, plan) for plan in plans}
     best = min(plans, key=lambda plan: (-plan.context_limit, times[plan.kind]))
     return _because(best, Decision("plan", best.kind, _why_best(asked, best, times, refusals)))

@@ -17,13 +17,18 @@ def forecast(
     prompts: Sequence[int] = PROMPTS,
     contexts: Sequence[int] = CONTEXTS,
     streams: Sequence[int] = STREAMS,
-) -> Prediction:
-    """Forecasts for those prompts and contexts that the plan's memory holds: up to `plan.longest_context`."""
+) -> Prediction | None:
+    """Forecasts for those prompts and contexts that the plan's memory holds: up to `plan.longest_context`.
+
+    None where the plan reads from a disk whose rate is unknown.
+    """
+    if plan.placement.resident_share < 1 and rates.disk is None:
+        return None
     return predict(*prediction_inputs(plan, rates, config), plan.placement, prompts, contexts, streams)
 
 
 def prediction_inputs(plan: Plan, rates: Rates, config: ModelConfig) -> tuple[Rates, ModelConfig]:
     """Rates of the plan's GPUs with the room that they have, and the config with the longest context that fits."""
-    free = [room for place, room in plan.available.items() if place != DRAM]
+    free = [room - plan.beside_bytes for place, room in plan.available.items() if place != DRAM]
     rates = rates_for(rates, plan.gpus, (min(free, default=0),) * len(free), locked=plan.locks_experts)
     return rates, replace(config, max_position=max(1, min(config.max_position, plan.longest_context)))

@@ -1,4 +1,7 @@
-"""The plan for a model larger than DRAM: some of the routed experts stay there, the others come from disk each time."""
+"""The plan for a model larger than DRAM: some of the routed experts stay there, the others come from disk each time.
+
+Where the plan is forced and all of the model would fit, none of them stays: whoever asks for it wants to see it.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -18,6 +21,7 @@ from localmoe.engine.scratch import scratch_bytes
 from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.hardware.machine import Disk
 from localmoe.model.config import ModelConfig
+from localmoe.weights.expert_files import room_bytes
 
 MOST_CHUNK = 4096  # tokens: each chunk reads all that is not resident once more
 AHEAD = 2  # times the experts of a token: one layer's are computed while the next layer's come
@@ -36,12 +40,14 @@ class _InDram:
     why_threads: Decision
     left: int
     placement: Placement
+    has_room_for_all: bool = False  # and keeps none, as the plan is forced
 
 
 def plan_disk(asked: Asked) -> Plan:
     """Raises OutOfMemoryError where not even the other weights fit, or the disk is too small or its rate unknown.
 
-    UsageError where all experts fit: then nothing comes from disk.
+    UsageError where all experts fit and nobody asked for the plan: then nothing comes from disk. A plan that is forced
+    needs no rate: only how fast it would be is then unknown.
     """
     if why_not := why_no_disk(asked):
         raise OutOfMemoryError(
@@ -53,10 +59,12 @@ def plan_disk(asked: Asked) -> Plan:
     if found.left < 0:
         raise refuse_dram(asked, found.items, found.cache, found.chunk)
     if found.placement.resident_share == 1:
-        raise UsageError(
-            f"the plan disk is for models larger than memory, and {asked.name} fits into it",
-            "--plan cpu keeps all of it there",
-        )
+        if not _is_forced(asked):
+            raise UsageError(
+                f"the plan disk is for models larger than memory, and {asked.name} fits into it",
+                "--plan cpu keeps all of it there",
+            )
+        found = _fill(asked, asked.dram_bytes, keeps_none=True)
     return Plan(
         kind="disk",
         isa=asked.isa,
@@ -70,7 +78,7 @@ def plan_disk(asked: Asked) -> Plan:
         placement=found.placement,
         crossover_tokens=None,
         ring=found.ring,
-        urgent_share=choices.URGENT_SHARE,
+        urgent_share=choices.EQUAL_SHARE,
         shared=choices.shared_copy(asked),
         available={DRAM: asked.dram_bytes},
         longest_context=found.cache.longest,
@@ -95,7 +103,8 @@ def disk_hint(asked: Asked) -> DiskHint:
 
 def decode_speed(asked: Asked, placement: Placement, context: int) -> str:
     """Honest: "about 0.9 tok/s"."""
-    return f"about {forecast_decode(asked.rates, asked.config, placement, context).tok_s:.2g} tok/s"
+    tok_s = forecast_decode(asked.rates, asked.config, placement, context).tok_s
+    return f"about {tok_s:,.0f} tok/s" if tok_s >= 10 else f"about {tok_s:.2g} tok/s"
 
 
 def why_no_disk(asked: Asked) -> str:
@@ -104,7 +113,7 @@ def why_no_disk(asked: Asked) -> str:
         return "it has no routed experts"
     if asked.dram_bytes is None:
         return "how much memory is available is unknown"
-    if asked.rates.disk is None:
+    if asked.rates.disk is None and not _is_forced(asked):
         return "how fast the disk is read is unknown (localmoe doctor --measure finds out)"
     disk = _models_disk(asked)
     if disk is not None and disk.kind in NOT_DISKS:
@@ -119,31 +128,38 @@ def why_no_disk(asked: Asked) -> str:
     return ""
 
 
+def _is_forced(asked: Asked) -> bool:
+    return asked.settings.plan == "disk"
+
+
 def _models_disk(asked: Asked) -> Disk | None:
     """The one that models lie on, as far as it was probed."""
     disks = asked.machine.disks
     return next((disk for disk in disks if disk.purpose == "models"), disks[0] if disks else None)
 
 
-def _fill(asked: Asked, available: int) -> _InDram:
-    """Everything but routed experts first, in whole experts what is left."""
+def _fill(asked: Asked, available: int, *, keeps_none: bool = False) -> _InDram:
+    """Everything but routed experts first, in whole experts what is left.
+
+    With `keeps_none`, where all would fit, no routed expert; the context is then as long as that of other plans.
+    """
     config, expert = asked.config, sizes_of(asked.config).expert.num_bytes
     dtype = asked.settings.cache_dtype
     chunk = _chunk(asked)
     threads, why_threads = choices.choose_threads(asked)
     ring = _ring(config)
-    each = -(-asked.weights.routed // (config.num_moe_layers * config.num_experts))  # as they lie in memory
     programs = [disk_slots(config, ring.slots, tokens) for tokens in (chunk, MAX_BATCH)]
     scratch = _scratch(asked, chunk, threads, [slots.few for slots in programs if slots.group])
     others = (
-        Item(DRAM, "ring", sum(slots.num_experts for slots in programs) * each),
+        Item(DRAM, "ring", sum(slots.num_experts for slots in programs) * room_bytes(asked.expert_bytes)),
         Item(DRAM, "reserve", choices.reserve(available)),
     )
     left = available - asked.weights.other - asked.weights.embedding
     left -= sum(item.num_bytes for item in (scratch, *others))
-    cache = choices.fit_cache(asked, dtype, left, choices.LEAST_CONTEXT)
+    context = choices.DEFAULT_CONTEXT if keeps_none else choices.LEAST_CONTEXT
+    cache = choices.fit_cache(asked, dtype, left, context)
     left -= cache.num_bytes
-    resident = min(asked.weights.routed, max(0, left) // expert * expert)
+    resident = 0 if keeps_none else min(asked.weights.routed, max(0, left) // expert * expert)
     weights = weight_items(asked, routed_bytes=resident)
     placement = Placement(
         chunk=chunk,
@@ -151,7 +167,7 @@ def _fill(asked: Asked, available: int) -> _InDram:
         resident_share=resident / asked.weights.routed,
     )
     items = (*weights, Item(DRAM, "latent cache", cache.num_bytes), scratch, *others)
-    return _InDram(items, cache, ring, chunk, threads, why_threads, left, placement)
+    return _InDram(items, cache, ring, chunk, threads, why_threads, left, placement, keeps_none)
 
 
 def _scratch(asked: Asked, chunk: int, threads: int, few: list[int]) -> Item:
@@ -179,29 +195,39 @@ def _decisions(asked: Asked, found: _InDram) -> tuple[Decision, ...]:
         *numa_decisions(asked, found.items),
         choices.isa_decision(asked),
         found.why_threads,
-        *_cache(asked, found.cache).decisions(DRAM),
+        *_cache(asked, found).decisions(DRAM),
         choices.chunk_decision(asked, found.chunk, "the fewer chunks, the less often the disk is read"),
-        *choices.sharing_decisions(asked),
+        *choices.sharing_decisions(asked, choices.turns_decision()),
     )
 
 
-def _cache(asked: Asked, cache: Cache) -> Cache:
-    why = f"{cache.why}; each token comes slowly, and a longer cache takes room from experts"
-    return cache if asked.settings.context else replace(cache, why=why)
+def _cache(asked: Asked, found: _InDram) -> Cache:
+    why = f"{found.cache.why}; each token comes slowly, and a longer cache takes room from experts"
+    return found.cache if asked.settings.context or found.has_room_for_all else replace(found.cache, why=why)
 
 
 def _disk_decisions(asked: Asked, found: _InDram) -> tuple[Decision, ...]:
-    disk, share = asked.rates.disk, found.placement.resident_share
-    assert disk is not None
-    rate = f"{'about ' * disk.is_estimate}{disk.value / 1e9:,.1f} GB/s"
-    missing = gigabytes(round(asked.weights.routed * (1 - share)))
-    speed = decode_speed(asked, found.placement, found.cache.context)
-    group = found.ring.group_experts
+    share, group = found.placement.resident_share, found.ring.group_experts
+    from_disk = f"{gigabytes(round(asked.weights.routed * (1 - share)))} come from disk at {_rate(asked, found)}"
+    if found.has_room_for_all:
+        asked_by = f"all of it would fit into memory: asked for by {asked.settings.said_by('plan')}"
+        routed = Decision("routed experts", "none in DRAM", f"{asked_by}; {from_disk}")
+    else:
+        routed = Decision("routed experts", f"{share:.0%} in DRAM", f"the other {from_disk}")
     return (
-        Decision("routed experts", f"{share:.0%} in DRAM", f"the other {missing} come from disk at {rate}: {speed}"),
+        routed,
         Decision("ring", f"{found.ring.slots} experts", f"{group} are computed while the next {group} come"),
         *_unused_gpus(asked),
     )
+
+
+def _rate(asked: Asked, found: _InDram) -> str:
+    """Of the disk, and what comes of it."""
+    disk = asked.rates.disk
+    if disk is None:
+        return "a rate that is unknown (localmoe doctor --measure finds out)"
+    speed = decode_speed(asked, found.placement, found.cache.context)
+    return f"{'about ' * disk.is_estimate}{disk.value / 1e9:,.1f} GB/s: {speed}"
 
 
 def _unused_gpus(asked: Asked) -> tuple[Decision, ...]:

@@ -1,6 +1,7 @@
 """Which GPUs a plan may use, what they have room for, and how fast they are fed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localmoe.engine.cost import gpu as on_gpu
@@ -49,6 +50,7 @@ class Vram:
     ring: Ring
     pass_tokens: int  # of the longest prompt, for one pass over the experts
     num_passes: int
+    spare: int = 0  # beside all of it
 
     @property
     def items(self) -> tuple[tuple[str, int], ...]:
@@ -123,14 +125,15 @@ def locks_experts(machine: Machine, num_bytes: int) -> tuple[bool, Decision]:
     )
 
 
-def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
+def fill_vram(asked: Asked, rates: Rates, usable: Usable, beside: Sequence[tuple[str, int]]) -> Vram:
     """What each GPU holds: weights, workspace and two slots first, then the cache, scratch, and a ring of the rest.
 
+    `beside` are further items, of the first GPU; the others are filled like it.
     Raises OutOfMemoryError where not even a short context fits.
     """
     config = asked.config
     weights = common_bytes(config, embedding=False)
-    expert, each = sizes_of(config).expert.num_bytes, on_gpu.scratch_token_bytes(config, usable.count)
+    expert, each = asked.expert_bytes, on_gpu.scratch_token_bytes(config, usable.count)
     least = Vram(
         weights=weights,
         cache=choices.fit_cache(asked, "bf16", None),
@@ -140,21 +143,22 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable) -> Vram:
         pass_tokens=LEAST_PASS,
         num_passes=1,
     )
-    left = usable.free_bytes - sum(nbytes for name, nbytes in least.items if name != "latent cache")
+    left = usable.free_bytes - sum(nbytes for name, nbytes in (*least.items, *beside) if name != "latent cache")
     cache = choices.fit_cache(asked, "bf16", left)
     if cache.num_bytes > left:
-        raise _refuse(asked, usable, replace(least, cache=cache))
+        raise _refuse(asked, usable, replace(least, cache=cache), beside)
     left += least.scratch - cache.num_bytes
     passes = -(-cache.context // int(left // each))
     tokens = -(-cache.context // passes)
     scratch = math.ceil(tokens * each)
     ring = _ring(rates, config, usable.count, on_gpu.LEAST_RING + (left - scratch) // expert)
-    return Vram(weights, cache, scratch, ring.slots * expert, ring, tokens, passes)
+    spare = left - scratch - (ring.slots - on_gpu.LEAST_RING) * expert
+    return Vram(weights, cache, scratch, ring.slots * expert, ring, tokens, passes, spare)
 
 
-def _refuse(asked: Asked, usable: Usable, least: Vram) -> OutOfMemoryError:
+def _refuse(asked: Asked, usable: Usable, least: Vram, beside: Sequence[tuple[str, int]]) -> OutOfMemoryError:
     place = name_of(asked.machine, min(usable.gpus, key=lambda n: free_bytes(asked.machine, n)))
-    items = [Item(place, name, nbytes) for name, nbytes in least.items]
+    items = [Item(place, name, nbytes) for name, nbytes in (*least.items, *beside)]
     return refuse_vram(asked, place, items, usable.free_bytes, least.cache)
 
 

@@ -8,14 +8,13 @@ from localmoe.model.config import ModelConfig
 from localmoe.weights.layout import PART_ROWS
 
 
-def weight_items(asked: Asked, *, routed_bytes: int | None = None, with_others: bool = True) -> tuple[Item, ...]:
+def weight_items(asked: Asked, *, routed_bytes: int | None = None) -> tuple[Item, ...]:
     """Resident weights: of the routed experts all, or `routed_bytes`."""
     weights = asked.weights
     routed = weights.routed if routed_bytes is None else routed_bytes
-    others = (Item(DRAM, "other weights", weights.other, _interleaved(asked, weights.other)),) if with_others else ()
     return (
         Item(DRAM, "routed experts", routed, _by_rows(asked, routed)),
-        *others,
+        Item(DRAM, "other weights", weights.other, _interleaved(asked, weights.other)),
         Item(DRAM, "embedding", weights.embedding, _interleaved(asked, weights.embedding)),
     )
 

@@ -1,6 +1,7 @@
 """The plan that computes everything on the cores, all weights in DRAM."""
 
 from localmoe.engine.cost.placement import Placement
+from localmoe.engine.cost.serving import Serving
 from localmoe.engine.plan import choices
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.choices import Cache
@@ -24,6 +25,8 @@ def plan_cpu(asked: Asked) -> Plan:
     items = (*weights, Item(DRAM, "latent cache", cache.num_bytes), *others)
     if left is not None and cache.num_bytes > left:
         raise _refuse(asked, items, cache)
+    placement = Placement(chunk=chunk, cache_element_bytes=choices.ELEMENT_BYTES[dtype])
+    serving = choices.choose_serving(asked, placement)
     return Plan(
         kind="cpu",
         isa=asked.isa,
@@ -33,14 +36,16 @@ def plan_cpu(asked: Asked) -> Plan:
         context_limit=cache.context,
         num_pages=cache.num_pages,
         items=items,
-        decisions=_decisions(asked, items, cache, why_threads),
-        placement=Placement(chunk=chunk, cache_element_bytes=choices.ELEMENT_BYTES[dtype]),
+        decisions=_decisions(asked, items, cache, why_threads, serving),
+        placement=placement,
         crossover_tokens=None,
         ring=None,
-        urgent_share=choices.URGENT_SHARE,
+        urgent_share=choices.MOST_SHARE,
         shared=choices.shared_copy(asked),
         available={} if asked.dram_bytes is None else {DRAM: asked.dram_bytes},
         longest_context=max(cache.longest, cache.context),
+        batch=serving.batch,
+        beside_chunk=serving.chunk,
     )
 
 
@@ -51,7 +56,9 @@ def _refuse(asked: Asked, items: tuple[Item, ...], cache: Cache) -> OutOfMemoryE
     return refuse_dram(asked, items, cache, asked.settings.prefill_chunk, disk_hint(asked))
 
 
-def _decisions(asked: Asked, items: tuple[Item, ...], cache: Cache, why_threads: Decision) -> tuple[Decision, ...]:
+def _decisions(
+    asked: Asked, items: tuple[Item, ...], cache: Cache, why_threads: Decision, serving: Serving
+) -> tuple[Decision, ...]:
     why_chunk = "each weight is decoded for so many tokens at once, and scratch grows with them"
     return (
         Decision("prefill", "attention and experts on the CPU", "all cores work on a prompt, chunk by chunk"),
@@ -66,5 +73,5 @@ def _decisions(asked: Asked, items: tuple[Item, ...], cache: Cache, why_threads:
         why_threads,
         *cache.decisions(DRAM),
         choices.chunk_decision(asked, asked.settings.prefill_chunk, why_chunk),
-        *choices.sharing_decisions(asked),
+        *choices.sharing_decisions(asked, *choices.together_decisions(asked.settings, serving)),
     )

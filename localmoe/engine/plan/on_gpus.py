@@ -10,17 +10,17 @@ from localmoe.engine.cost.placement import Placement
 from localmoe.engine.cost.predict import crossover
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sizes import BF16_BYTES
-from localmoe.engine.plan import choices, gpus
+from localmoe.engine.plan import beside, choices, gpus
 from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
+from localmoe.engine.plan.beside import Beside
 from localmoe.engine.plan.from_disk import disk_hint
 from localmoe.engine.plan.gpus import Usable, Vram
-from localmoe.engine.plan.in_dram import numa_decisions, part, scratch_item, weight_items
-from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
+from localmoe.engine.plan.in_dram import numa_decisions, part, weight_items
+from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan, Sharing
 from localmoe.engine.plan.refusal import refuse_dram
 from localmoe.errors import UsageError
 
-CPU_CHUNK = 4096  # tokens of a prompt that is not streamed: the SLP paper's CPU path takes so many
 LEAST_CHUNK = 64  # tokens
 WAYS = 2  # rows go to the other device and come back
 
@@ -29,10 +29,17 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     """Raises OutOfMemoryError where DRAM or a GPU is too small."""
     locked, why_locked = gpus.locks_experts(asked.machine, asked.weights.routed)
     rates = gpus.rates_for(asked.rates, usable.gpus, (usable.free_bytes,) * usable.count, locked=locked)
-    vram = gpus.fill_vram(asked, rates, usable)
-    placement, streamed_from = _place(asked, rates, usable, vram)
+    together = beside.plan_beside(asked, rates, usable.count)
+    rooms = (usable.free_bytes - together.num_bytes,) * usable.count
+    rates = gpus.rates_for(asked.rates, usable.gpus, rooms, locked=locked)
+    vram = gpus.fill_vram(asked, rates, usable, _beside_items(together))
+    placement, streamed_from = _place(asked, rates, usable, vram, together)
+    sharing = beside.until(together.sharing, streamed_from)
+    unused = (together.sharing.slots - sharing.slots) * asked.expert_bytes
+    sharing = beside.with_hot(asked, rates, sharing, vram.spare + unused)
+    sharing = replace(sharing, takes_turns=beside.takes_turns(streamed_from, usable.count))
     threads, why_threads = choices.choose_threads(asked, usable.count)
-    in_dram = _in_dram(asked, placement.chunk, threads, usable, vram)
+    in_dram = _in_dram(asked, placement.chunk, threads, usable, vram, sharing)
     if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
         raise refuse_dram(asked, in_dram, None, placement.chunk, disk_hint(asked))
     free = {name: gpus.free_bytes(asked.machine, n) for n, name in zip(usable.gpus, usable.names, strict=True)}
@@ -44,18 +51,38 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         chunk=placement.chunk,
         context_limit=vram.cache.context,
         num_pages=vram.cache.num_pages,
-        items=(*in_dram, *(Item(place, name, nbytes) for place in free for name, nbytes in vram.items)),
-        decisions=_decisions(asked, usable, vram, placement.chunk, streamed_from, in_dram, (why_locked, why_threads)),
+        items=(*in_dram, *_on_gpus(asked, usable, vram, together, sharing)),
+        decisions=_decisions(
+            asked, usable, vram, placement.chunk, streamed_from, sharing, in_dram, (why_locked, why_threads)
+        ),
         placement=placement,
         crossover_tokens=streamed_from,
         ring=vram.ring,
-        urgent_share=choices.URGENT_SHARE,
+        urgent_share=choices.MOST_SHARE,
         shared=choices.shared_copy(asked),
         available=({} if asked.dram_bytes is None else {DRAM: asked.dram_bytes}) | free,
         longest_context=vram.cache.longest,
         gpus=usable.gpus,
         locks_experts=locked,
+        pass_tokens=None if streamed_from is None else vram.pass_tokens,
+        sharing=sharing,
+        beside_bytes=together.num_bytes,
     )
+
+
+def _beside_items(together: Beside) -> tuple[tuple[str, int], ...]:
+    """On the first GPU alone."""
+    return ("scratch beside the CPU", together.scratch_bytes), ("slots of shared experts", together.slot_bytes)
+
+
+def _on_gpus(asked: Asked, usable: Usable, vram: Vram, together: Beside, sharing: Sharing) -> tuple[Item, ...]:
+    """What lies on each, and what only the first one has."""
+    each = asked.expert_bytes
+    mine = {"slots of shared experts": sharing.slots * each, "hot experts": sharing.num_hot * each}
+    scratch = ("scratch beside the CPU", together.scratch_bytes)
+    first = (*vram.items, scratch, *((name, nbytes) for name, nbytes in mine.items() if nbytes))
+    found = ((place, vram.items if n else first) for n, place in enumerate(usable.names))
+    return tuple(Item(place, name, nbytes) for place, items in found for name, nbytes in items)
 
 
 def _decisions(
@@ -64,12 +91,14 @@ def _decisions(
     vram: Vram,
     chunk: int,
     streamed_from: int | None,
+    sharing: Sharing,
     in_dram: tuple[Item, ...],
     whys: tuple[Decision, Decision],
 ) -> tuple[Decision, ...]:
     why_locked, why_threads = whys
     return (
         *_device_decisions(usable, streamed_from, vram),
+        *beside.decisions(asked, sharing, streamed_from, usable.names[0]),
         *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
         *_ring_decisions(asked, usable, vram),
         why_locked,
@@ -79,7 +108,7 @@ def _decisions(
         why_threads,
         *vram.cache.decisions(" and ".join(usable.names)),
         choices.chunk_decision(asked, chunk, "a prompt that is not streamed is read in such pieces"),
-        *choices.sharing_decisions(asked),
+        *choices.sharing_decisions(asked, choices.beside_gpus_decision(usable.names[0])),
     )
 
 
@@ -112,10 +141,9 @@ def _usable(asked: Asked, found: Sequence[tuple[int, int]]) -> Usable:
     return Usable(places, tuple(gpus.name_of(asked.machine, n) for n in places), found[-1][1])
 
 
-def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Placement, int | None]:
+def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram, together: Beside) -> tuple[Placement, int | None]:
     """What runs where, and the shortest prompt that is streamed: a longer one needs no room on the CPU."""
-    chosen = asked.settings.origin("prefill_chunk") != "default"
-    most = asked.settings.prefill_chunk if chosen else min(CPU_CHUNK, vram.cache.context)
+    most = together.most
     placement = Placement(usable.count, most, BF16_BYTES, group_experts=vram.ring.group_experts)
     streamed_from = crossover(rates, replace(asked.config, max_position=vram.cache.longest), placement)
     if streamed_from is None:
@@ -123,12 +151,13 @@ def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram) -> tuple[Plac
     return replace(placement, chunk=min(most, max(LEAST_CHUNK, streamed_from))), streamed_from
 
 
-def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram) -> tuple[Item, ...]:
+def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram, sharing: Sharing) -> tuple[Item, ...]:
     rows = max(chunk, vram.pass_tokens)
     buffers = WAYS * usable.count * rows * asked.config.hidden * BF16_BYTES
     return (
-        *weight_items(asked, with_others=False),
-        scratch_item(asked, chunk, threads),
+        *weight_items(asked),
+        Item(DRAM, "latent cache", vram.cache.num_bytes),
+        Item(DRAM, "scratch", beside.dram_scratch(asked, sharing, chunk, threads)),
         Item(DRAM, "rows to and from GPUs", buffers),
         Item(DRAM, "reserve", choices.reserve(asked.weights.routed)),
     )
@@ -159,8 +188,9 @@ def _stream_decision(usable: Usable, streamed_from: int | None, vram: Vram) -> D
 def _weights_decision(asked: Asked, vram: Vram, count: int) -> Decision:
     return Decision(
         "weights",
-        f"{gigabytes(asked.weights.routed)} in DRAM, {gigabytes(vram.weights)} on {'each' if count > 1 else 'the'} GPU",
-        "routed experts are most of the model and a token needs few of them; every token needs the rest",
+        f"{gigabytes(asked.weights.total)} in DRAM, {gigabytes(vram.weights)} on {'each' if count > 1 else 'the'} GPU",
+        "routed experts are most of the model and a token needs few of them; every token needs the rest, which is"
+        " uploaded from there",
     )
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from localmoe.engine.cost.placement import Placement
+from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.prefill.split import SplitRates
 
 DRAM = "DRAM"
 
@@ -45,6 +47,19 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """What the first GPU and the CPU do together, beside streamed prompts."""
+
+    mixed_from: int | None  # the shortest prompt whose experts both compute; None: the CPU computes them
+    mixed_tokens: int  # of such a prompt at once
+    slots: int  # of one expert each, for those prompts
+    rates: SplitRates  # which say who gets which experts
+    alternates: bool  # steps of several conversations may go as two batches
+    num_hot: int  # experts that stay on the GPU once it shows which are chosen most
+    takes_turns: bool = False  # a streamed prompt leaves the GPU to steps between tiles; else priorities part them
+
+
+@dataclass(frozen=True, slots=True)
 class SharedCopy:
     """The routed experts, which prefill and decode share, and what that saves."""
 
@@ -74,12 +89,22 @@ class Plan:
     placement: Placement
     crossover_tokens: int | None  # the shortest prompt whose experts are streamed; None: none is
     ring: Ring | None  # None: nothing is streamed
-    urgent_share: float  # of the time, for decode, while a prompt is read too
+    urgent_share: float  # of the time, for decode, while a prompt is read too: at most
     shared: SharedCopy
     available: Mapping[str, int]  # bytes by place; a place whose room is unknown is left out
     longest_context: int  # that would fit at those places
     gpus: tuple[int, ...] = ()  # those that are used: positions in Machine.gpus and Rates.gpus
     locks_experts: bool = False  # their pages, so that GPUs copy from them at the bus's full speed
+    pass_tokens: int | None = None  # of a prompt that is streamed at once; None: none is
+    sharing: Sharing | None = None  # None: no GPU
+    batch: int = MAX_BATCH  # answers at the same time, the one whose prompt is read among them
+    beside_chunk: int | None = None  # tokens that are read at once while there are other requests; None: as alone
+    beside_bytes: int = 0  # of the first GPU's room: for prompts that are not streamed, and for steps
+
+    @property
+    def read_tokens(self) -> int:
+        """Of a prompt at once, streamed or not."""
+        return max(self.chunk, self.pass_tokens or 0)
 
     @property
     def memory(self) -> dict[str, int]:

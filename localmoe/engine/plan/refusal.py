@@ -13,6 +13,7 @@ from localmoe.errors import OutOfMemoryError
 from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES
 from localmoe.hardware.machine import HugePool
 from localmoe.kernels.ops import PAGE_TOKENS
+from localmoe.model.config import ModelConfig
 
 LEAST_POOL = 100_000_000  # bytes of unused pages that are worth a word
 SMALLER = "choose a smaller model (localmoe doctor says which fit)"
@@ -39,7 +40,7 @@ def refuse_dram(
     assert asked.dram_bytes is not None
     missing = sum(item.num_bytes for item in items) - asked.dram_bytes
     smaller = [*(_cache_hints(asked, cache, missing) if cache else []), _chunk_hint(asked, chunk, missing)]
-    hint = _either([*smaller, _more_memory(asked, missing), disk.choice, SMALLER])
+    hint = _either([*smaller, _convert_hint(asked.config, missing), _more_memory(asked, missing), disk.choice, SMALLER])
     context = cache.context if cache else 0
     message = _message(asked.name, "of memory here", items, asked.dram_bytes, context)
     return OutOfMemoryError(message, f"{hint}; {disk.note}" if disk.note else hint, missing)
@@ -86,6 +87,14 @@ def _chunk_hint(asked: Asked, chunk: int, missing: int) -> str:
     shorter = (chunk >> n for n in range(1, chunk.bit_length()))
     fitting = next((n for n in shorter if scratch_bytes(asked.config, n, threads, asked.isa) <= most), None)
     return f"LOCALMOE_PREFILL_CHUNK={fitting} fits" if fitting else ""
+
+
+def _convert_hint(config: ModelConfig, missing: int) -> str:
+    """FP8, where that is enough: of a BF16 model all but embeddings and head takes half."""
+    saved = config.num_params() - config.vocab * config.hidden * (1 if config.tie_embeddings else 2)
+    if config.weight_format != "bf16" or missing > saved:
+        return ""
+    return f"localmoe quantize makes FP8 of it, which saves {gigabytes(saved)} and fits"
 
 
 def _more_memory(asked: Asked, missing: int) -> str:
