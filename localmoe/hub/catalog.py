@@ -2,15 +2,25 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 import localmoe
 from localmoe.errors import ModelNotFoundError
-from localmoe.hub.hf_cache import State, bytes_on_disk, cache_folder, repository_folder, snapshot, state_of
+from localmoe.hub.amount import amount
+from localmoe.hub.hf_cache import (
+    State,
+    bytes_on_disk,
+    cache_folder,
+    cached_repositories,
+    repository_folder,
+    snapshot,
+    state_of,
+)
 from localmoe.hub.json_file import read_json, shown
+from localmoe.hub.user_models import user_models
 
 __all__ = [
     "CatalogModel",
@@ -19,9 +29,13 @@ __all__ = [
     "State",
     "data_path",
     "entry_of",
+    "folder_of",
+    "is_repository",
     "load_catalog",
     "local_models",
+    "other_models",
     "resolve",
+    "split_revision",
 ]
 
 _DATA = {"models.toml": "models.toml", "guide": "assets/guide"}  # installed name -> place in a checkout
@@ -29,40 +43,44 @@ _DATA = {"models.toml": "models.toml", "guide": "assets/guide"}  # installed nam
 
 @dataclass(frozen=True)
 class CatalogModel:
-    """One entry of models.toml, which explains the fields."""
+    """One entry of models.toml, which explains the fields; of a user's own, any but the name may be empty or 0."""
 
     name: str
     title: str
     repo: str  # on the hub, `org/name`
-    revision: str
-    format: Literal["fp8", "bf16"]
-    size_bytes: int
-    params: int
-    active_params: int
-    context: int
-    template: str
-    temperature: float
-    top_p: float
-    shape: Mapping[str, Any] = field(repr=False, compare=False)  # empty: its config.json is here
+    revision: str = "main"
+    format: Literal["fp8", "bf16", ""] = ""
+    size_bytes: int = 0
+    params: int = 0
+    active_params: int = 0
+    context: int = 0
+    template: str = ""  # empty: guessed by the model's own
+    temperature: float | None = None
+    top_p: float | None = None
+    shape: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # empty: config.json is here
     note: str = ""
+    folder: str = ""  # of a user's model that is not in the cache
 
     @property
     def is_embedded(self) -> bool:
         """Comes with localmoe."""
-        return not self.repo
+        return not self.repo and not self.folder
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What its config.json says of sizes, without a download; for `read_config`. Token ids are not in it."""
-        return read_json(data_path(self.name) / "config.json") if self.is_embedded else self.shape
+        """What its config.json says of sizes, without a download; for `read_config`. Token ids are not in it.
+
+        Empty for a user's model of which that is not known before it is here.
+        """
+        if self.shape:
+            return self.shape
+        folder = folder_of(self)
+        return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
 
     @property
     def fetch_command(self) -> str:
-        """The shell command that downloads it; "" for the embedded one."""
-        if self.is_embedded:
-            return ""
-        revision = "" if self.revision == "main" else f" --revision {self.revision}"
-        return f"hf download {self.repo}{revision}"
+        """The shell command that downloads it; "" for one that is not on the hub."""
+        return f"localmoe pull {self.name}" if self.repo else ""
 
 
 @dataclass(frozen=True)
@@ -96,12 +114,17 @@ def data_path(name: str) -> Path:
 
 
 def load_catalog() -> dict[str, CatalogModel]:
-    """Every known model by name, in the catalogue's order."""
+    """Every known model by name, in the catalogue's order, then the user's own. UsageError for a wrong models.toml."""
     tables = tomllib.loads(data_path("models.toml").read_text(encoding="utf-8"))
     shapes = {"": {}, **tables.pop("shapes")}
-    return {
-        name: CatalogModel(**table | {"name": name, "shape": shapes[table["shape"]]}) for name, table in tables.items()
-    }
+    own = user_models([name for name in shapes if name], tables)
+    return {name: _entry(name, table, shapes) for name, table in (tables | own).items()}
+
+
+def _entry(name: str, table: Mapping[str, Any], shapes: Mapping[str, Any]) -> CatalogModel:
+    base = {"title": name, "repo": ""}
+    own = {"name": name, "shape": shapes[table.get("shape", "")]}
+    return CatalogModel(**{**base, **table, **own})
 
 
 def local_models() -> list[LocalModel]:
@@ -109,15 +132,28 @@ def local_models() -> list[LocalModel]:
     return [_on_disk(entry) for entry in load_catalog().values()]
 
 
+def other_models() -> list[LocalModel]:
+    """What the cache has beside the catalogue, whoever fetched it; whether it runs, opening it tells."""
+    known = {entry.repo.lower() for entry in load_catalog().values()}
+    others = [repository for repository in cached_repositories() if repository.lower() not in known]
+    return [_on_disk(CatalogModel(repository, repository, repository)) for repository in others]
+
+
 def entry_of(model: str) -> CatalogModel | None:
     """The catalogue's entry of that name or repository, in upper or lower case; None: it has none."""
     catalog = load_catalog()
-    by_repository = {entry.repo.lower(): entry for entry in catalog.values() if not entry.is_embedded}
+    by_repository = {entry.repo.lower(): entry for entry in reversed(catalog.values()) if entry.repo}
     return catalog.get(model.lower()) or by_repository.get(model.lower())
 
 
+def split_revision(model: str) -> tuple[str, str]:
+    """Of `name@revision` or `org/name@revision` both; the revision is "" where none is given."""
+    name, _, revision = model.partition("@")
+    return (name, revision) if name and revision else (model, "")
+
+
 def resolve(model: str | Path) -> Source:
-    """A catalogue name, a folder or an `org/repo` of the Hugging Face cache, in this order.
+    """A catalogue name, a folder or an `org/repo` of the Hugging Face cache, in this order; `@revision` may follow.
 
     ModelNotFoundError when it is nowhere on this machine. A folder that is found may still be incomplete:
     opening the checkpoint tells.
@@ -125,13 +161,18 @@ def resolve(model: str | Path) -> Source:
     catalog = load_catalog()
     text = str(model)
     if entry := catalog.get(text.lower()):
-        return Source(entry.name, _folder_of(entry), entry)
+        return Source(entry.name, _require_folder(entry), entry)
     path = Path(text)
     if text and _is_path(path):
         path = path.expanduser()
         return Source(path.resolve().name or text, path)
-    if is_repository(text):
-        return _resolve_repository(text)
+    name, revision = split_revision(text)
+    entry = entry_of(name)
+    if entry and entry.repo:
+        wanted = replace(entry, revision=revision) if revision else entry
+        return Source(f"{entry.name}@{revision}" if revision else entry.name, _require_folder(wanted), wanted)
+    if is_repository(name):
+        return _resolve_repository(name, revision)
     raise _unknown(text, catalog)
 
 
@@ -140,26 +181,34 @@ def is_repository(text: str) -> bool:
     return text.count("/") == 1 and all(part and not part.startswith((".", "~")) for part in text.split("/"))
 
 
-def _folder_of(entry: CatalogModel) -> Path:
+def folder_of(entry: CatalogModel) -> Path | None:
+    """Where it is, in full or in part; None: nowhere."""
     if entry.is_embedded:
         return data_path(entry.name)
-    folder = snapshot(entry.repo, entry.revision)
+    if entry.folder:
+        return Path(entry.folder).expanduser()
+    return snapshot(entry.repo, entry.revision)
+
+
+def _require_folder(entry: CatalogModel) -> Path:
+    folder = folder_of(entry)
     if folder is None:
+        size = f" ({amount(entry.size_bytes)})" if entry.size_bytes else ""
+        at = "" if entry.revision == "main" else f" at revision {shown(entry.revision)}"
         raise ModelNotFoundError(
-            f"{entry.name} is not on this machine (looked in {shown(cache_folder())}).",
-            f"{entry.fetch_command} ({_gigabytes(entry.size_bytes)}) fetches it.",
+            f"{entry.name} is not on this machine{at} (looked in {shown(cache_folder())}).",
+            f"{entry.fetch_command}{size} fetches it.",
         )
     return folder
 
 
-def _resolve_repository(repository: str) -> Source:
-    if entry := entry_of(repository):
-        return Source(entry.name, _folder_of(entry), entry)
-    if folder := snapshot(repository, "main"):
-        return Source(repository, folder)
+def _resolve_repository(repository: str, revision: str) -> Source:
+    if folder := snapshot(repository, revision or "main"):
+        return Source(f"{repository}@{revision}" if revision else repository, folder)
+    name = f"{repository}@{revision}" if revision else repository
     raise ModelNotFoundError(
-        f"{shown(repository)} is neither a folder nor in the Hugging Face cache ({shown(cache_folder())}).",
-        f"hf download {shown(repository)} fetches it if the hub has it; `localmoe models` lists what is known to run.",
+        f"{shown(name)} is neither a folder nor in the Hugging Face cache ({shown(cache_folder())}).",
+        f"localmoe pull {shown(name)} fetches it if the hub has it; `localmoe models` lists what is known to run.",
     )
 
 
@@ -187,13 +236,10 @@ def _is_path(path: Path) -> bool:
 
 
 def _on_disk(entry: CatalogModel) -> LocalModel:
-    folder = data_path(entry.name) if entry.is_embedded else snapshot(entry.repo, entry.revision)
+    folder = folder_of(entry)
     if folder is None:
         begun = repository_folder(entry.repo) / "blobs"
         partial = bytes_on_disk(begun) if begun.is_dir() else 0
         return LocalModel(entry, "incomplete" if partial else "absent", begun.parent if partial else None, partial)
-    return LocalModel(entry, state_of(folder), folder, bytes_on_disk(folder))
-
-
-def _gigabytes(nbytes: int) -> str:
-    return f"{nbytes / 1e9:,.1f} GB"
+    is_there = folder.is_dir()
+    return LocalModel(entry, state_of(folder), folder if is_there else None, bytes_on_disk(folder) if is_there else 0)

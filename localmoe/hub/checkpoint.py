@@ -112,7 +112,7 @@ def _exists(path: Path) -> bool:
 
 def _read_tensors(folder: Path, before_file: Callable[[], None]) -> dict[str, TensorInfo]:
     if _exists(folder / INDEX):
-        return _read_shards(folder, _weight_map(folder / INDEX), before_file)
+        return _read_shards(folder, weight_map_of(folder / INDEX), before_file)
     if _exists(folder / SINGLE):
         return read_header(folder / SINGLE)
     raise CheckpointError(
@@ -121,13 +121,18 @@ def _read_tensors(folder: Path, before_file: Callable[[], None]) -> dict[str, Te
     )
 
 
-def _weight_map(path: Path) -> dict[str, str]:
+def weight_map_of(path: Path) -> dict[str, str]:
     """The index: tensor name -> file name, each file inside the folder."""
-    weight_map = read_json(path).get("weight_map")
+    return check_weight_map(read_json(path), path)
+
+
+def check_weight_map(index: dict[str, Any], path: Path) -> dict[str, str]:
+    """The same of an index that was read; `path` is for what is said."""
+    weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path.name} has no weight_map.", fetch_hint(path))
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not _is_inside(file):
+        if not isinstance(file, str) or not is_inside(file):
             raise CheckpointError(
                 f"{path.name} puts tensor {shown(name)} into '{shown(file)}', which is no file of this folder.",
                 "use the index that came with these weights.",
@@ -135,7 +140,8 @@ def _weight_map(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _is_inside(file: str) -> bool:
+def is_inside(file: str) -> bool:
+    """Whether a path that a stranger wrote names something below the folder it is put to."""
     parts = file.split("/")
     return file.isprintable() and "\\" not in file and all(p not in ("", ".", "..") for p in parts)
 
@@ -152,6 +158,11 @@ def _read_shards(folder: Path, weight_map: dict[str, str], before_file: Callable
     for file in files:
         before_file()
         shards[file] = read_header(folder / PurePosixPath(file))
+    return gather(weight_map, shards, folder)
+
+
+def gather(weight_map: dict[str, str], shards: dict[str, dict[str, TensorInfo]], folder: Path) -> dict[str, TensorInfo]:
+    """Every tensor that the index names; CheckpointError when its shard, by its header, does not hold it."""
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise CheckpointError(

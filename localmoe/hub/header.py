@@ -43,34 +43,39 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     """Every tensor of the file; CheckpointError unless its size and its header agree to the byte."""
     size = require_file(path).st_size
     where, hint = f"shard {shown(path.name)}", fetch_hint(path)
-    if size < 8:
-        raise CheckpointError(
-            f"{where} has {size} bytes; a safetensors file begins with 8 that give its header's length.", hint
-        )
-    data_start, raw = _read_raw(path, size, where, hint)
-    entries = parse_object(raw, f"the header of {where}", hint)
-    entries.pop("__metadata__", None)
-    tensors = {name: _tensor(name, entry, path, data_start) for name, entry in entries.items()}
-    _check_extents(sorted(tensors.values(), key=lambda t: (t.start, t.stop)), data_start, size, where, hint)
-    return tensors
-
-
-def _read_raw(path: Path, size: int, where: str, hint: str) -> tuple[int, bytes]:
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > MAX_HEADER_BYTES:
-                raise CheckpointError(
-                    f"{where} announces a header of {length:,} bytes: it is not a safetensors file.", hint
-                )
-            if 8 + length > size:
-                raise CheckpointError(f"{where} ends at byte {size:,}, inside its header of {length:,} bytes.", hint)
+            length = header_bytes(file.read(8), size, where, hint) - 8
             raw = file.read(length)
     except OSError as error:
         raise unreadable(path, error) from error
     if len(raw) != length:
         raise CheckpointError(f"{where} became shorter while it was read.", hint)
-    return 8 + length, raw
+    return parse_header(raw, path, size, where, hint)
+
+
+def header_bytes(first: bytes, size: int, where: str, hint: str) -> int:
+    """How long the header is, its 8 bytes of length included, by the first bytes of a file of `size` bytes."""
+    if size < 8:
+        raise CheckpointError(
+            f"{where} has {size} bytes; a safetensors file begins with 8 that give its header's length.", hint
+        )
+    length = int.from_bytes(first[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{where} announces a header of {length:,} bytes: it is not a safetensors file.", hint)
+    if 8 + length > size:
+        raise CheckpointError(f"{where} ends at byte {size:,}, inside its header of {length:,} bytes.", hint)
+    return 8 + length
+
+
+def parse_header(raw: bytes, path: Path, size: int, where: str, hint: str) -> dict[str, TensorInfo]:
+    """Every tensor of the file `path` of `size` bytes, whose header without its length is `raw`."""
+    data_start = 8 + len(raw)
+    entries = parse_object(raw, f"the header of {where}", hint)
+    entries.pop("__metadata__", None)
+    tensors = {name: _tensor(name, entry, path, data_start) for name, entry in entries.items()}
+    _check_extents(sorted(tensors.values(), key=lambda t: (t.start, t.stop)), data_start, size, where, hint)
+    return tensors
 
 
 def _tensor(name: str, entry: Any, path: Path, data_start: int) -> TensorInfo:

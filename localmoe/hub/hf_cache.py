@@ -9,12 +9,15 @@ models--org--name/
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from localmoe.errors import CheckpointError
 from localmoe.hub.checkpoint import INDEX, SINGLE
 from localmoe.hub.json_file import read_json
+
+SHORT_COMMIT = 7  # characters, as git abbreviates
 
 State = Literal["absent", "incomplete", "present"]
 
@@ -35,7 +38,10 @@ def repository_folder(repository: str) -> Path:
 
 
 def snapshot(repository: str, revision: str) -> Path | None:
-    """The model's folder at `revision` (a branch, tag or commit); the only one there is when no ref names it."""
+    """The model's folder at `revision`: a branch, a tag, or a commit or its beginning.
+
+    For `main` also the only one there is, when no ref names it.
+    """
     folder = repository_folder(repository)
     with suppress(OSError, ValueError):
         commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
@@ -43,7 +49,46 @@ def snapshot(repository: str, revision: str) -> Path | None:
             return folder / "snapshots" / commit
     found = _folders(folder / "snapshots")
     named = [path for path in found if path.name == revision]
-    return (named or found)[0] if named or len(found) == 1 else None
+    if len(revision) >= SHORT_COMMIT and not named:
+        named = [path for path in found if path.name.startswith(revision)]
+    if not named and revision == "main":
+        named = found
+    return named[0] if len(named) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One version of a repository that is here, in full or in part."""
+
+    commit: str
+    names: tuple[str, ...]  # the branches and tags that mean it
+    state: State
+    num_bytes: int
+
+
+def revisions_of(repository: str) -> list[Revision]:
+    """All that are here side by side, in the order of their commits."""
+    folder = repository_folder(repository)
+    refs = {str(path.relative_to(folder / "refs")): _text(path) for path in _files(folder / "refs")}
+    return [
+        Revision(
+            path.name,
+            tuple(sorted(name for name, commit in refs.items() if commit == path.name)),
+            state_of(path),
+            sum(_size(file) for file in path.iterdir()),
+        )
+        for path in sorted(_folders(folder / "snapshots"))
+    ]
+
+
+def cached_repositories() -> list[str]:
+    """The `org/name` of every model in the cache that has a config and weights in safetensors, or has begun to."""
+    found = []
+    for folder in sorted(cache_folder().glob("models--*--*")):
+        snapshots = _folders(folder / "snapshots")
+        if any((path / "config.json").is_file() and _has_safetensors(path) for path in snapshots):
+            found.append(folder.name.removeprefix("models--").replace("--", "/", 1))
+    return found
 
 
 def state_of(folder: Path | None) -> State:
@@ -74,6 +119,21 @@ def _has_weights(folder: Path) -> bool:
 def _names(folder: Path) -> Iterator[str]:
     """Files below `folder` that are there, links followed."""
     return (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _has_safetensors(folder: Path) -> bool:
+    return (folder / INDEX).is_file() or next(folder.glob("*.safetensors"), None) is not None
+
+
+def _files(parent: Path) -> list[Path]:
+    return [path for path in parent.rglob("*") if path.is_file()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -69,10 +69,10 @@ def fetch_hint(path: Path, again: bool = True) -> str:
     """How to get one file (again): the exact command where the path is in a Hugging Face cache."""
     for folder in path.parents:
         if folder.name.startswith("models--"):
-            repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+            repo = shown(folder.name.removeprefix("models--").replace("--", "/", 1))
             if again:
-                return f"hf download {shown(repo)} {shown(path.name)} --force-download fetches that file again."
-            return f"hf download {shown(repo)} fetches what is missing."
+                return f"localmoe verify {repo} --repair fetches only that file."
+            return f"localmoe pull {repo} fetches what is missing."
     return f"copy or download {shown(path.name)} {'again' if again else 'into that folder'}."
 
 

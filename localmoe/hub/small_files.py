@@ -4,15 +4,15 @@ From the model's folder, from the catalogue, or from the hub: then into a cache 
 Face's they would look like a model of which the weights are missing.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localmoe.errors import CheckpointError, HubError, LocalmoeError, ModelNotFoundError
-from localmoe.hub.catalog import CatalogModel, entry_of, is_repository, resolve
+from localmoe.errors import CheckpointError, LocalmoeError, ModelNotFoundError
+from localmoe.hub.catalog import CatalogModel, entry_of, is_repository, resolve, split_revision
 from localmoe.hub.checkpoint import INDEX
+from localmoe.hub.client import endpoint, quieten, refused
 from localmoe.hub.hf_cache import State, state_of
 from localmoe.hub.json_file import read_json, shown
 from localmoe.settings import cache_dir
@@ -43,13 +43,16 @@ def find_small_files(model: str | Path) -> SmallFiles:
     try:
         found = resolve(model)
     except ModelNotFoundError:
-        if entry:
+        if entry and entry.shape:
             return _from_catalog(entry)
-        if not is_repository(str(model)):
+        repository, revision = split_revision(str(model))
+        if entry and entry.repo:
+            repository, revision = entry.repo, entry.revision
+        elif not is_repository(repository):
             raise
-        folder = fetch_small_files(str(model))
-        return _from_folder(str(model), folder, f"{CONFIG} of {shown(model)} on the hub", "absent", None)
-    if entry and not (found.folder / CONFIG).is_file():  # a download that has just begun
+        folder = fetch_small_files(repository, revision or "main")
+        return _from_folder(str(model), folder, f"{CONFIG} of {shown(model)} on the hub", "absent", entry)
+    if entry and entry.shape and not (found.folder / CONFIG).is_file():  # a download that has just begun
         return _from_catalog(entry)
     return _from_folder(found.name, found.folder, shown(found.folder / CONFIG), state_of(found.folder), entry)
 
@@ -61,7 +64,7 @@ def fetch_small_files(repository: str, revision: str = "main") -> Path:
     """
     from huggingface_hub import errors
 
-    _quieten()
+    quieten()
     try:
         _ask(repository, revision)
         folders = [_fetch(repository, name, revision) for name in FILES]
@@ -102,7 +105,7 @@ def _ask(repository: str, revision: str) -> None:
     """Whether the hub gives config.json, asked once: the client's download asks a silent hub for half a minute."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    get_hf_file_metadata(hf_hub_url(repository, CONFIG, revision=revision, endpoint=_endpoint()))
+    get_hf_file_metadata(hf_hub_url(repository, CONFIG, revision=revision, endpoint=endpoint()))
 
 
 def _fetch(repository: str, name: str, revision: str) -> Path | None:
@@ -110,7 +113,7 @@ def _fetch(repository: str, name: str, revision: str) -> Path | None:
     from huggingface_hub import errors, hf_hub_download
 
     try:
-        file = hf_hub_download(repository, name, revision=revision, cache_dir=_cache(), endpoint=_endpoint())
+        file = hf_hub_download(repository, name, revision=revision, cache_dir=_cache(), endpoint=endpoint())
     except errors.RemoteEntryNotFoundError:
         if name == CONFIG:
             raise
@@ -126,55 +129,10 @@ def _fetched_before(repository: str, revision: str) -> Path | None:
 
 
 def _refused(repository: str, revision: str, error: Exception) -> LocalmoeError:
-    """What to say of it."""
-    from huggingface_hub import errors
-
-    name, where = shown(repository), _endpoint()
-    match error:
-        case errors.GatedRepoError():
-            hint = f"accept them at {where}/{name}, then log in: hf auth login"
-            return HubError(f"{name} is only for those who accepted its terms.", hint)
-        case errors.RepositoryNotFoundError():
-            return HubError(f"{where} has no {name}.", "check the name; a private one needs a login: hf auth login")
-        case errors.RevisionNotFoundError():
-            return HubError(
-                f"{name} has no revision {shown(revision)}.", f"see {where}/{name}/tree/main for what it has"
-            )
-        case errors.HfHubHTTPError():
-            status = error.response.status_code
-            return HubError(f"{where} answers {status} for {name}.", _advice(status))
-        case errors.OfflineModeIsEnabled():
-            return HubError(
-                "the hub may not be asked: HF_HUB_OFFLINE is set.", "unset HF_HUB_OFFLINE, or give a folder"
-            )
-        case OSError(filename=str(file)):
-            hint = "make room there, or set XDG_CACHE_HOME"
-            return LocalmoeError(f"{shown(file)} cannot be written: {error.strerror}.", hint)
-    why = shown(" ".join(f"{error}".split()) or type(error).__name__).removesuffix(".")
-    hint = "check the network, the proxy and HF_ENDPOINT; a folder with config.json needs no hub"
-    return HubError(f"{where} does not answer as a hub does: {why}.", hint)
-
-
-def _advice(status: int) -> str:
-    if status in (401, 403):
-        return "log in again: hf auth login"
-    if status == 429:
-        return "wait a few minutes: the hub limits how often it is asked; with a login it allows more"
-    return "try again later; HF_ENDPOINT names another hub"
-
-
-def _quieten() -> None:
-    """No bars and no warnings: what went wrong is in the error."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, logging
-
-    logging.set_verbosity_error()
-    if not are_progress_bars_disabled():
-        disable_progress_bars()
-
-
-def _endpoint() -> str:
-    """The hub; the client's own value is as old as its import."""
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        hint = "make room there, or set XDG_CACHE_HOME"
+        return LocalmoeError(f"{shown(error.filename)} cannot be written: {error.strerror}.", hint)
+    return refused(repository, revision, error)
 
 
 def _cache() -> Path:

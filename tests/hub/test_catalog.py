@@ -135,7 +135,7 @@ def test_a_catalogue_model_is_found_in_the_cache(cache, name):
 def test_a_known_model_that_is_absent_says_how_to_fetch_it(name):
     with pytest.raises(ModelNotFoundError, match=r"deepseek-v3\.1 is not on this machine") as caught:
         resolve(name)
-    assert caught.value.hint == "hf download deepseek-ai/DeepSeek-V3.1 (688.6 GB) fetches it."
+    assert caught.value.hint == "localmoe pull deepseek-v3.1 (688.6 GB) fetches it."
     assert caught.value.exit_code == 4
 
 
@@ -145,7 +145,7 @@ def test_a_repository_that_the_catalogue_does_not_know(cache):
     assert (source.name, source.folder, source.entry) == ("someone/Their-MoE", snapshot, None)
     with pytest.raises(ModelNotFoundError, match="neither a folder nor in the Hugging Face cache") as caught:
         resolve("someone/else")
-    assert "hf download someone/else" in caught.value.hint
+    assert "localmoe pull someone/else" in caught.value.hint
 
 
 def test_a_folder_is_itself(tmp_path, monkeypatch):
@@ -278,7 +278,7 @@ def test_an_incomplete_model_resolves_and_its_checkpoint_tells(cache):
     (snapshot / "model-00002-of-000002.safetensors").unlink()
     with pytest.raises(CheckpointError, match="shard model-00002-of-000002") as caught:
         Checkpoint.open(resolve("deepseek-v3.1").folder)
-    assert caught.value.hint == "hf download deepseek-ai/DeepSeek-V3.1 fetches what is missing."
+    assert caught.value.hint == "localmoe pull deepseek-ai/DeepSeek-V3.1 fetches what is missing."
 
 
 def test_the_catalogue_loads_neither_torch_nor_the_hub_client():

@@ -85,9 +85,9 @@ def test_the_hint_is_the_exact_command_in_a_hugging_face_cache(tmp_path):
     snapshot = shards.make(tmp_path / "models--deepseek-ai--DeepSeek-V3.1" / "snapshots" / "9a3c")
     os.truncate(snapshot / SECOND, 5000)
     error = damage(snapshot, SECOND)
-    assert f"hf download deepseek-ai/DeepSeek-V3.1 {SECOND} --force-download" in error.hint
+    assert error.hint == "localmoe verify deepseek-ai/DeepSeek-V3.1 --repair fetches only that file."
     (snapshot / SECOND).unlink()
-    assert damage(snapshot, "is missing").hint == "hf download deepseek-ai/DeepSeek-V3.1 fetches what is missing."
+    assert damage(snapshot, "is missing").hint == "localmoe pull deepseek-ai/DeepSeek-V3.1 fetches what is missing."
 
 
 def test_a_shard_cut_inside_its_header(folder):
