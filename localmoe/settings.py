@@ -5,17 +5,20 @@ Of the values that may be None, None means that the model's generation_config or
 
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from localmoe.errors import UsageError
+from localmoe.key_choices import KEYS, KeyChoice, key_choices
 
 Origin = Literal["flag", "environment", "config.toml", "default"]
 
-KERNEL_TARGETS = ("scalar", "avx2", "avx2_zen", "avx512", "avx512_bf16", "amx_bf16")
+KERNEL_TARGETS = ("scalar", "avx2", "avx2_zen", "avx512", "avx512_zen", "avx512_bf16", "amx_bf16")
 CACHE_DTYPES = ("float32", "bf16")
+MAX_TTFT_TARGET_S, MAX_TPOT_TARGET_MS = 86_400.0, 60_000.0
 PLANS = ("auto", "cpu", "slp", "dslp", "disk")
 
 
@@ -30,6 +33,8 @@ class Settings:
     cache_dtype: str = "float32"
     plan: str = "auto"  # what computes where; "auto": the fastest that fits
     prefill_chunk: int = 512  # most tokens read in one run
+    ttft_target_s: float = 30.0  # to an answer's first token: prompts that can keep to it are read in time for it
+    tpot_target_ms: float = 50.0  # for each token after it: decode's share of the cores beside prefill follows it
     temperature: float | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -37,7 +42,9 @@ class Settings:
     seed: int | None = None
     max_tokens: int | None = None
     think: bool | None = None
+    share: bool = True  # one engine for all localmoe processes of this user that want the same
     theme: str = "localmoe-dark"
+    keys: Mapping[str, KeyChoice] = field(default_factory=dict)  # by the command's id; checked where keys are known
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False)
 
     def origin(self, name: str) -> Origin:
@@ -57,6 +64,7 @@ class Rule:
 
     allowed: str
     read: Callable[[Any], Any]
+    choices: tuple[str, ...] = ()  # all there are, where they can be counted
 
 
 def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
@@ -71,7 +79,7 @@ def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
     for origin, layer in layers:
         for name, (where, raw) in layer.items():
             values[name], origins[name] = _checked(name, where, raw), origin
-    return Settings(**values, origins=origins)
+    return Settings(**values, keys=key_choices(config_file()), origins=origins)
 
 
 def config_file() -> Path:
@@ -94,6 +102,11 @@ def data_dir() -> Path:
     return _xdg("XDG_DATA_HOME", ".local/share")
 
 
+def history_file() -> Path:
+    """Where chats are kept."""
+    return data_dir() / "chats.db"
+
+
 def _xdg(variable: str, default: str) -> Path:
     base = Path(os.environ.get(variable, ""))  # a relative path is to be ignored, says the specification
     return (base if base.is_absolute() else Path.home() / default) / "localmoe"
@@ -105,20 +118,50 @@ def _from_environment() -> dict[str, tuple[str, str]]:
     return {name: (variable, text) for name, variable in names.items() if (text := os.environ.get(variable))}
 
 
+def read_toml_text(path: Path) -> str | None:
+    """What `path` holds; None without a file. UsageError for what is none, without opening it: a pipe would block."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UsageError(f"{path} cannot be read: it is not a regular file", "put a file there, or move it away")
+        return path.read_bytes().decode("utf-8")  # line ends as they are
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "correct it, or move it away") from error
+
+
 def _from_config(file: Path) -> dict[str, tuple[str, Any]]:
     """The file's values by setting; empty when there is no file."""
     import tomllib
 
+    text = read_toml_text(file)
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        data = tomllib.loads(text or "")
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file} cannot be read: {error}", "correct it, or move it away") from error
+    data.pop(KEYS, None)
     for key in data:
-        if key not in RULES:
-            raise UsageError(f"{file}: unknown key {key!r}", _closest(key))
+        check_key(key, f"{file}: ")
     return {name: (f"{file}: {name}", value) for name, value in data.items()}
+
+
+def check_key(key: str, where: str = "") -> None:
+    """UsageError for what is no setting."""
+    if key not in RULES:
+        raise UsageError(f"{where}unknown key {key!r}", _closest(key))
+
+
+def line_in_config(key: str) -> int | None:
+    """Where config.toml sets `key`; None: it does not, or in a way that only a parser sees."""
+    import re
+
+    wanted = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
+    for number, line in enumerate((read_toml_text(config_file()) or "").splitlines(), 1):
+        if line.lstrip().startswith("["):  # a table: settings stand before all of them
+            return None
+        if wanted.match(line):
+            return number
+    return None
 
 
 def _closest(key: str) -> str:
@@ -163,7 +206,7 @@ def _one_of(*names: str) -> Rule:
             raise ValueError
         return cast(str, raw)
 
-    return Rule(" or ".join(names), read)
+    return Rule(" or ".join(names), read, names)
 
 
 def _text(what: str) -> Rule:
@@ -192,14 +235,38 @@ RULES: Mapping[str, Rule] = {
     "cache_dtype": _one_of(*CACHE_DTYPES),
     "plan": _one_of(*PLANS),
     "prefill_chunk": _whole(1, 1 << 16, "a number of tokens"),
+    "ttft_target_s": _number(0, MAX_TTFT_TARGET_S, above=True),
+    "tpot_target_ms": _number(0, MAX_TPOT_TARGET_MS, above=True),
     "temperature": _number(0, 100),
     "top_p": _number(0, 1, above=True),
     "min_p": _number(0, 1),
     "repetition_penalty": _number(0, 100, above=True),
     "seed": _whole(0, (1 << 63) - 1, "a number"),
     "max_tokens": _whole(1, 1 << 24, "a number of tokens"),
-    "think": Rule("true or false", _yes_or_no),
+    "think": Rule("true or false", _yes_or_no, ("true", "false")),
+    "share": Rule("true or false", _yes_or_no, ("true", "false")),
     "theme": _text("a theme's name"),
 }
 
-assert list(RULES) == [f.name for f in fields(Settings) if f.name != "origins"]
+ABOUT: Mapping[str, str] = {
+    "model": "The model that answers when none is named.",
+    "context": "Most tokens in a conversation. Fewer need less memory.",
+    "threads": "Worker threads. Left alone: one for each physical core, one core left for the screen.",
+    "isa": "The kernels that compute. Left alone: the best that this CPU runs.",
+    "cache_dtype": "What the latent cache is kept in. bf16 takes half the memory.",
+    "plan": "What computes where. auto takes the fastest that fits.",
+    "prefill_chunk": "Most tokens of a prompt read in one run.",
+    "ttft_target_s": "How soon an answer should begin, in seconds. Prompts are read in an order that keeps to it.",
+    "tpot_target_ms": "How long each token may take while another prompt is read. Answers get the cores for it.",
+    "temperature": "How freely tokens are chosen. 0 always takes the likeliest.",
+    "top_p": "Choose among the likeliest tokens, up to this probability in all.",
+    "min_p": "Leave out what is less likely than this share of the likeliest.",
+    "repetition_penalty": "Above 1, what was said becomes less likely. 1 is off.",
+    "seed": "The same seed gives the same answer.",
+    "max_tokens": "Most tokens in an answer. Left alone: until the context is full.",
+    "think": "Whether the model thinks before it answers, where it can do both.",
+    "share": "One engine for all localmoe programs of yours that want the same model.",
+    "theme": "The colours.",
+}
+
+assert list(RULES) == [f.name for f in fields(Settings) if f.name not in (KEYS, "origins")]

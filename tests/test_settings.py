@@ -1,5 +1,6 @@
 """Where settings come from, and what is said about bad ones."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,8 @@ def test_switches_are_read_from_the_environment(monkeypatch, text, value):
         ("LOCALMOE_PLAN", "gpu", "auto or cpu or slp or dslp or disk"),
         ("LOCALMOE_THINK", "maybe", "true or false"),
         ("LOCALMOE_SEED", "-1", "from 0"),
+        ("LOCALMOE_TTFT_TARGET_S", "0", "above 0 and at most 86400"),
+        ("LOCALMOE_TPOT_TARGET_MS", "fast", "above 0 and at most 60000"),
     ],
 )
 def test_a_bad_variable_is_named_with_what_is_allowed(monkeypatch, variable, text, allowed):
@@ -117,6 +120,13 @@ def test_a_file_that_is_no_toml_is_named(content):
 def test_a_folder_in_the_files_place_is_named():
     config_file().mkdir(parents=True)
     with pytest.raises(UsageError, match=r"config\.toml cannot be read"):
+        load_settings()
+
+
+def test_a_pipe_in_the_files_place_is_named_and_not_waited_for():
+    config_dir().mkdir(parents=True)
+    os.mkfifo(config_file())
+    with pytest.raises(UsageError, match=r"config\.toml cannot be read: it is not a regular file"):
         load_settings()
 
 

@@ -1,5 +1,5 @@
 """What is said: messages and how they become token ids and back.
 
-Owns the templates and the splitting of a stream into thought and answer.
+Owns the templates, the splitting of a stream into thought and answer, and the chats that are kept.
 Knows nothing of weights, engines or screens.
 """

@@ -126,6 +126,7 @@ words = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_f
 @settings(deadline=None)
 @given(words)
 def test_any_answer_arrives_whole(text: str) -> None:
+    assume("<｜" not in text)  # what spells a special token is one
     tokenizer = vocabularies.deepseek()
     splitter = Splitter(tokenizer)
     pieces = [piece for i in tokenizer.encode(text) for piece in splitter.feed(i)] + splitter.flush()
@@ -136,7 +137,7 @@ def test_any_answer_arrives_whole(text: str) -> None:
 @settings(deadline=None)
 @given(words, words)
 def test_any_thought_and_answer_arrive_whole_but_for_newlines_between(thought: str, answer: str) -> None:
-    assume("think>" not in thought + answer)
+    assume("think>" not in thought + answer and "<｜" not in thought + answer)
     said = Heard(f"{thought}</think>{answer}", True)
     assert said.sides == (thought.strip("\r\n"), answer.lstrip("\r\n"))
 
