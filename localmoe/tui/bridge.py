@@ -1,49 +1,58 @@
-"""Between the engine's threads and the screen: events wait here, merged, until the screen takes them.
+"""Between the engine's threads and one conversation: events wait here, merged, until the screen takes them.
 
 The engine's side never waits for the screen, and the screen never for the engine.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from threading import Lock, Thread
 from time import monotonic
 
-from localmoe.engine.request import EngineFace, EngineInfo, Handle, Request
-from localmoe.errors import CancelledError, LocalmoeError
-from localmoe.events import Event, Failed, Loading, PrefillProgress, Queued, TextDelta
+from localmoe.chat.message import Conversation
+from localmoe.engine.request import EngineFace, Handle, Request
+from localmoe.errors import LocalmoeError
+from localmoe.events import Event, Failed, Lost, merge
+from localmoe.tui.holder import EngineHolder, Opened, OpenEngine, bug
 
-OpenEngine = Callable[[Callable[[Event], None]], EngineFace]
+__all__ = ["Bridge", "OpenEngine", "Opened", "merge"]
+
 CLOSE_WAIT_S = 2.0
-_LATEST_ONLY = (Loading, Queued, PrefillProgress)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened(Event):
-    """The engine is there, and this is what it runs."""
-
-    info: EngineInfo
 
 
 class Bridge:
-    """Opens the engine, hands it requests and keeps what it says."""
+    """Opens the engine, hands it the requests of one conversation and keeps what it says."""
 
-    def __init__(self, open_engine: OpenEngine) -> None:
-        self.engine: EngineFace | None = None
-        self._open_engine = open_engine
+    def __init__(self, open_engine: OpenEngine | EngineHolder) -> None:
+        self._holder = open_engine if isinstance(open_engine, EngineHolder) else EngineHolder(open_engine)
         self._handle: Handle | None = None
         self._events: list[Event] = []
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._is_stopped = False
-        self._closing = False
+        self._is_asking = False
+        self._lost: Event | None = None  # told once the answer has ended that it broke off
+        self._holder.listen(self._hear)
+
+    @property
+    def engine(self) -> EngineFace | None:
+        """None while it is not open."""
+        return self._holder.engine
+
+    def beside(self) -> "Bridge":
+        """One for another conversation with the same engine."""
+        return Bridge(self._holder)
 
     def open(self) -> None:
-        """Starts opening; ends with `engine` set, or with Failed among the events."""
-        self._start(self._open, "open-engine")
+        """Starts opening the engine, also again after it was lost; ends with Opened, or with Failed."""
+        self._holder.open()
+
+    def change(self, open_engine: OpenEngine) -> None:
+        """Opens another engine, for all conversations; the one that is open is closed first."""
+        self._holder.change(open_engine)
 
     def ask(self, request: Request) -> None:
         """Submits `request`; what is wrong with it comes as Failed, like everything else."""
         self._handle, self._is_stopped = None, False
+        self._begin_asking()
         self._start(lambda: self._ask(request), "ask")
 
     def stop(self) -> None:
@@ -52,17 +61,26 @@ class Bridge:
         if self._handle:
             self._handle.cancel()
 
+    def count_tokens(self, conversation: Conversation) -> int:
+        """As the engine that is open now counts them. LocalmoeError when there is none, or no more."""
+        return self._open_engine().count_tokens(conversation)
+
     def take(self) -> list[Event]:
         """What came since the last time, in order."""
         with self._lock:
             events, self._events = self._events, []
         return events
 
+    def leave(self) -> None:
+        """This conversation is over; the engine goes on for others."""
+        self.stop()
+        self._holder.leave(self._hear)
+
     def close(self) -> None:
         """Stops everything and gives the engine a bounded time to end."""
-        self._closing = True
+        self._holder.refuse()
         self.stop()
-        self._start(self._close_engine, "close-engine")
+        self._start(self._holder.close, "close-engine")
         deadline = monotonic() + CLOSE_WAIT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - monotonic()))
@@ -73,61 +91,48 @@ class Bridge:
         self._threads.append(thread)
         thread.start()
 
-    def _open(self) -> None:
-        try:
-            self.engine = self._open_engine(self._report)
-            self._put(Opened(self.engine.info))
-        except CancelledError:
-            pass
-        except LocalmoeError as error:
-            self._put(Failed.of(error))
-        except Exception as error:  # noqa: BLE001 - a bug below must be seen, not end the screen
-            self._put(_bug("opening the model failed", error))
-
     def _ask(self, request: Request) -> None:
-        assert self.engine is not None
         try:
-            self._handle = handle = self.engine.submit(
-                request
-            )  # renders the whole conversation: not for the screen's thread
+            # Renders the whole conversation: not for the screen's thread.
+            self._handle = handle = self._open_engine().submit(request)
             if self._is_stopped:
                 handle.cancel()
             for event in handle.events():
                 self._put(event)
         except LocalmoeError as error:
             self._put(Failed.of(error))
-        except Exception as error:  # noqa: BLE001 - as above
-            self._put(_bug("the engine broke off", error))
+        except Exception as error:  # noqa: BLE001 - a bug below must be seen, not end the screen
+            self._put(bug("the engine broke off", error))
+        finally:
+            self._end_asking()
 
-    def _close_engine(self) -> None:
-        for thread in self._threads:
-            if thread.name == "open-engine":
-                thread.join()  # an engine that is still being opened is closed as soon as it can be
-        if self.engine:
-            self.engine.close()
-            self.engine = None
+    def _open_engine(self) -> EngineFace:
+        if (engine := self.engine) is None:
+            raise LocalmoeError("the model is not open", "open it again")
+        return engine
 
-    def _report(self, event: Event) -> None:
-        if self._closing:
-            raise CancelledError("the chat was left")
-        self._put(event)
+    def _begin_asking(self) -> None:
+        """That the engine is gone, if nobody has taken it yet, is told after the answer's end too."""
+        with self._lock:
+            self._is_asking = True
+            self._lost = next((event for event in self._events if isinstance(event, Lost)), None)
+            self._events = [event for event in self._events if not isinstance(event, Lost)]
+
+    def _end_asking(self) -> None:
+        with self._lock:
+            self._is_asking = False
+            if self._lost:
+                merge(self._events, self._lost)
+                self._lost = None
+
+    def _hear(self, event: Event) -> None:
+        """What concerns the engine as a whole."""
+        with self._lock:
+            if isinstance(event, Lost) and self._is_asking:
+                self._lost = event
+            else:
+                merge(self._events, event)
 
     def _put(self, event: Event) -> None:
         with self._lock:
             merge(self._events, event)
-
-
-def merge(events: list[Event], event: Event) -> None:
-    """Adds `event`: text joins the text before it, progress replaces its elder."""
-    last = events[-1] if events else None
-    if isinstance(event, TextDelta) and isinstance(last, TextDelta) and last.channel == event.channel:
-        events[-1] = replace(last, text=last.text + event.text)
-    elif isinstance(event, _LATEST_ONLY):
-        events[:] = [old for old in events if type(old) is not type(event)]
-        events.append(event)
-    else:
-        events.append(event)
-
-
-def _bug(what: str, error: Exception) -> Failed:
-    return Failed(f"{what}: {type(error).__name__}: {error}", "this is a fault in localmoe: please report it")

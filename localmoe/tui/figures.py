@@ -1,6 +1,9 @@
 """Numbers as people read them. Every string here is ASCII or one cell a character."""
 
+import math
 from collections.abc import Sequence
+from datetime import datetime
+from unicodedata import combining, east_asian_width
 
 UNKNOWN = "–"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -43,6 +46,11 @@ def estimate(eta_s: float | None) -> str:
     return f"{minutes} min {rest_s} s left" if minutes else f"{rest_s} s left"
 
 
+def turn(eta_s: float | None) -> str:
+    """When a request that waits is read, as estimated."""
+    return f"its turn in {estimate(eta_s).removesuffix(' left')}" if eta_s is not None else ""
+
+
 def rate(tok_s: float | None) -> str:
     """21.43 -> "21.4 tok/s"; 1212.3 -> "1,212 tok/s"."""
     if not tok_s:
@@ -66,3 +74,28 @@ def sparkline(values: Sequence[float], width: int) -> str:
     shown = values[-width:]
     top = max(shown, default=0.0)
     return "".join(_BARS[min(7, int(value / top * 7.99))] for value in shown) if top > 0 else ""
+
+
+def levels(shares: Sequence[float]) -> str:
+    """A cell for each share of 0 to 1: empty for nothing, and seen as soon as there is anything."""
+    return "".join(" " if share <= 0 else _BARS[min(7, math.ceil(share * 8) - 1)] for share in shares)
+
+
+def moment(ms: int) -> str:
+    """When, where the user is: "2026-11-30 05:29"."""
+    return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def cells(text: str) -> int:
+    """How wide `text` is on a terminal: characters of East Asia take two cells."""
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def cut(text: str, width: int) -> str:
+    """One line of `text`, at most `width` cells."""
+    line = " ".join(text.split())
+    if cells(line) <= width:
+        return line
+    while cells(line) > width - 1:
+        line = line[:-1]
+    return line.rstrip() + "…"

@@ -4,7 +4,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from localmoe.engine.request import EngineInfo
-from localmoe.events import Event, Failed, Finished, Loading, PrefillProgress, Queued, Stats, TextDelta
+from localmoe.events import (
+    Event,
+    Failed,
+    Finished,
+    Heat,
+    Lanes,
+    Loading,
+    Lost,
+    PrefillProgress,
+    Queued,
+    Stats,
+    TextDelta,
+)
 from localmoe.tui.bridge import Opened
 
 Phase = Literal["opening", "closed", "idle", "waiting", "prefill", "thinking", "answering", "stopping"]
@@ -21,7 +33,13 @@ class Readings:
     queued: Queued | None = None
     prefill: PrefillProgress | None = None
     stats: Stats | None = None
+    lanes: Lanes | None = None
+    heat: Heat | None = None
+    prefill_tok_s: tuple[float, ...] = ()  # samples of the last prompt
     decode_tok_s: tuple[float, ...] = ()  # samples of this chat
+    context_tokens: int = 0  # of the conversation, as it was counted last
+    draft_tokens: int = 0  # of what is being written
+    unread_turns: int = 0  # that the model does not read any more
 
     @property
     def is_busy(self) -> bool:
@@ -46,22 +64,39 @@ class Readings:
             case Opened():
                 return Readings("idle", event.info)
             case Loading():
-                return replace(self, loading=event)
+                return Readings(loading=event) if self.phase == "closed" else replace(self, loading=event)
+            case Lost():
+                return replace(self, phase="closed")
             case Queued():
                 return replace(self, queued=event)
             case PrefillProgress():
-                return replace(self, prefill=event, phase=self._unless_stopping("prefill"))
+                return self._reading(event)
             case TextDelta():
                 return replace(self, phase=self._unless_stopping(_DECODING[event.channel]))
             case Stats():
                 return self._measured(event)
+            case Lanes():
+                return replace(self, lanes=event)
+            case Heat():
+                return replace(self, heat=event)
             case Finished() | Failed():
-                return replace(self, phase="idle" if self.info else "closed", prefill=None, queued=None)
+                is_open = self.info is not None and self.phase != "closed"
+                return replace(self, phase="idle" if is_open else "closed", prefill=None, queued=None)
         return self
 
+    def _reading(self, progress: PrefillProgress) -> "Readings":
+        phase = self._unless_stopping("prefill")
+        return replace(self, prefill=progress, prefill_tok_s=progress.parts_tok_s, phase=phase)
+
     def _measured(self, stats: Stats) -> "Readings":
-        fresh = (stats.decode_tok_s,) if stats.decode_tok_s and self.is_busy else ()
-        return replace(self, stats=stats, decode_tok_s=(*self.decode_tok_s, *fresh)[-NUM_SAMPLES:])
+        now_tok_s = stats.decode_now_tok_s or stats.decode_tok_s
+        fresh = (now_tok_s,) if now_tok_s and self.is_busy else ()
+        return replace(
+            self,
+            stats=stats,
+            context_tokens=stats.context_tokens,
+            decode_tok_s=(*self.decode_tok_s, *fresh)[-NUM_SAMPLES:],
+        )
 
     def _unless_stopping(self, phase: Phase) -> Phase:
         return "stopping" if self.phase == "stopping" else phase

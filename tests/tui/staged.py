@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from threading import Event as Signal
 from time import monotonic
 
+from surveyed import RecordedSurveyor
 from textual.pilot import Pilot
 
+from localmoe.chat.history.records import Chat, Turn
 from localmoe.engine.request import EngineInfo, Request
 from localmoe.engine.script import Script
 from localmoe.engine.scripted import DEMO_INFO, ScriptedEngine
@@ -57,7 +60,11 @@ class StagedChat(ChatApp):
         fails: Exception | None = None,
         settings: Settings | None = None,
         time_scale: float = 0.0,
+        history: Path | None = None,
+        begun: tuple[Chat, tuple[Turn, ...]] | None = None,
+        surveyor: RecordedSurveyor | None = None,
     ) -> None:
+        self.surveyor = surveyor or RecordedSurveyor()
         self.may_open = Signal()
         if not loading:
             self.may_open.set()
@@ -71,7 +78,7 @@ class StagedChat(ChatApp):
                 raise fails
             return ScriptedEngine(scripts, info=info, time_scale=time_scale)
 
-        super().__init__(open_engine, settings or Settings())
+        super().__init__(lambda settings: open_engine, settings or Settings(), self.surveyor, history, begun)
 
     @property
     def chat(self) -> ChatScreen:
@@ -90,7 +97,9 @@ class StagedChat(ChatApp):
         self.prompt.cursor_blink = False
 
     def on_unmount(self) -> None:
+        self.transfers.close()
         self.bridge.close()
+        self.tabs.close()
 
 
 async def until(pilot: Pilot[None], is_true: Callable[[], object], limit_s: float = 20.0) -> None:
@@ -131,3 +140,8 @@ def shown(app: StagedChat) -> str:
     """What the terminal shows, as text."""
     lines = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in lines)
+
+
+def told(app: StagedChat) -> str:
+    """All remarks at the edge of the screen."""
+    return "\n".join(f"{remark.title} {remark.message}" for remark in app._notifications)

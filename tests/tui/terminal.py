@@ -1,6 +1,7 @@
 """A real pseudo-terminal with a program in it, and what a person would see on its screen."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -17,8 +18,18 @@ PACKAGE = str(Path(localmoe.__file__).parent.parent)
 class Terminal:
     """Types and looks; waits for what should come into view."""
 
-    def __init__(self, program: str, arguments: list[str], home: Path, *, columns: int = 100, rows: int = 30) -> None:
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "HOME": str(home)}
+    def __init__(
+        self,
+        program: str,
+        arguments: list[str],
+        home: Path,
+        *,
+        columns: int = 100,
+        rows: int = 30,
+        colours: tuple[str, str] = ("xterm-256color", "truecolor"),  # TERM and COLORTERM
+    ) -> None:
+        term, colorterm = colours
+        environment = {**os.environ, "TERM": term, "COLORTERM": colorterm, "HOME": str(home)}
         for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
             environment.pop(name, None)
         self._screen = pyte.Screen(columns, rows)
@@ -29,9 +40,19 @@ class Terminal:
         self.raw = b""
 
     @property
+    def process(self) -> int:
+        """The program's number."""
+        return int(self._child.pid)
+
+    @property
     def text(self) -> str:
         """What is on the screen."""
         return "\n".join(self._screen.display)
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Where the terminal's own cursor is, and an input method shows what it composes: column, row."""
+        return self._screen.cursor.x, self._screen.cursor.y
 
     def press(self, keys: str) -> None:
         self._child.send(keys.encode())
@@ -45,9 +66,16 @@ class Terminal:
             assert self._read(), f"ended without {wanted!r}:\n{self.text}"
         return self.text
 
+    def signal(self, number: int) -> None:
+        """Sends a signal to the program."""
+        self._child.kill(number)
+
     def close(self) -> None:
-        """Ends the program if it still runs."""
-        self._child.close(force=True)
+        """Ends the program at once if it still runs."""
+        if self._child.isalive():
+            self._child.kill(signal.SIGKILL)
+            self._child.wait()
+        self._child.close()
 
     def end(self) -> int:
         """Waits until the program has left; its exit code."""

@@ -8,7 +8,7 @@ from localmoe.engine.request import Request
 from localmoe.engine.script import Script
 from localmoe.engine.scripted import ScriptedEngine
 from localmoe.errors import ModelNotFoundError
-from localmoe.events import Failed, Finished, Loading, PrefillProgress, Stats, TextDelta
+from localmoe.events import Failed, Finished, Heat, Lanes, Loading, Lost, PrefillProgress, Stats, TextDelta
 from localmoe.tui import bridge as bridge_module
 from localmoe.tui.bridge import Bridge, Opened, merge
 
@@ -49,6 +49,11 @@ def test_text_of_one_channel_joins():
 def test_progress_replaces_its_elder():
     assert merged(PrefillProgress(1, 9, 0), PrefillProgress(5, 9, 0)) == [PrefillProgress(5, 9, 0)]
     assert merged(Loading("reading", 1, 9), Loading("reading", 2, 9)) == [Loading("reading", 2, 9)]
+
+
+def test_of_looks_into_the_engine_the_last_one_counts():
+    lanes, heat = [Lanes(n, 4.0, ()) for n in (1.0, 2.0)], Heat(1, 4, 1, ((1,),))
+    assert merged(lanes[0], heat, lanes[1], TextDelta("a")) == [heat, lanes[1], TextDelta("a")]
 
 
 def test_every_measurement_stays():
@@ -158,6 +163,68 @@ def test_leaving_waits_for_a_stuck_engine_only_so_long(monkeypatch):
     bridge.close()
     assert time.monotonic() - start < 2
     forever.set()
+
+
+def test_a_conversation_beside_another_one_uses_its_engine():
+    first = opened(Script("a b", pause_after=1), "c")
+    second = first.beside()
+    assert [type(event) for event in second.take()] == [Opened]
+    first.ask(REQUEST)
+    take_until(first, TextDelta)
+    second.ask(REQUEST)
+    first.stop()
+    assert take_until(first, Finished)[-1].reason == "cancelled"
+    assert take_until(second, Finished)[-1].text == "c"
+    second.leave()
+    assert first.engine
+    first.close()
+
+
+def test_that_the_engine_is_gone_is_told_after_the_answer_has_ended():
+    reports = []
+
+    def opens(report):
+        reports.append(report)
+        return ScriptedEngine([Script("a b", pause_after=1)])
+
+    bridge = Bridge(opens)
+    bridge.open()
+    take_until(bridge, Opened)
+    bridge.ask(REQUEST)
+    take_until(bridge, TextDelta)
+    reports[0](Lost("it has ended"))
+    bridge.stop()
+    events = take_until(bridge, Lost)
+    assert isinstance(events[-2], Finished) and events[-1] == Lost("it has ended")
+    bridge.open()
+    take_until(bridge, Opened)
+    assert len(reports) == 2
+    bridge.close()
+
+
+def test_a_question_asked_before_it_is_known_that_the_engine_is_gone_fails_first():
+    reports = []
+
+    def opens(report):
+        reports.append(report)
+        return ScriptedEngine()
+
+    bridge = Bridge(opens)
+    bridge.open()
+    take_until(bridge, Opened)
+    bridge.engine.close()
+    reports[0](Lost("it has ended"))
+    bridge.ask(REQUEST)
+    assert [type(event) for event in take_until(bridge, Lost)] == [Failed, Lost]
+    bridge.close()
+
+
+def test_an_engine_that_is_open_is_not_opened_again():
+    bridge = opened()
+    engine = bridge.engine
+    bridge.open()
+    assert bridge.engine is engine
+    bridge.close()
 
 
 def test_closing_before_opening_is_harmless():

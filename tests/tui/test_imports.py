@@ -1,15 +1,18 @@
 """What the chat imports, and when: the first paint waits for no engine and no Markdown; nothing waits for torch."""
 
+import os
 import subprocess
 import sys
+
+from terminal import PACKAGE
 
 HEAVY = ("torch", "triton", "transformers", "numpy", "markdown_it", "pygments", "tokenizers", "huggingface_hub")
 
 
 def modules_after(code):
-    result = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-P", "-c", f"{code}\nimport sys\nprint(*sys.modules)"]  # not the checkout's package
+    here = {**os.environ, "PYTHONPATH": PACKAGE}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=here)
     return set(result.stdout.split())
 
 
@@ -22,7 +25,7 @@ def test_before_the_first_paint_nothing_heavy_is_imported():
 def test_a_whole_chat_never_imports_torch():
     code = """
 import asyncio, sys
-sys.path.insert(0, "tests/tui")
+sys.path[:0] = ["tests", "tests/tui"]
 from staged import StagedChat, answered, opened, say
 async def main():
     async with StagedChat(["An *answer*."]).run_test() as pilot:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from staged import until
+from surveyed import RecordedSurveyor
 
 from localmoe.cli.opening import open_engine
 from localmoe.settings import load_settings
@@ -29,8 +30,8 @@ def shown_words(svg):
 async def test_the_picture_shows_what_the_program_says(request, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     settings = load_settings({"temperature": 0.0})
-    app = ChatApp(lambda on_event: open_engine(settings, on_event), settings)
-    async with app.run_test(size=(112, 34)) as pilot:
+    app = ChatApp(lambda settings: lambda on_event: open_engine(settings, on_event), settings, RecordedSurveyor())
+    async with app.run_test(size=(112, 40)) as pilot:
         chat = app.screen
         await until(pilot, lambda: chat.readings.phase != "opening", 120)
         assert chat.readings.info, "the embedded model cannot be opened"

@@ -118,16 +118,16 @@ async def test_any_markdown_in_any_pieces_ends_as_if_it_came_whole(seed):
         app = await show(pilot, "")
         turn = AnswerTurn("m")
         await app.chat.query_one("#turns").mount(turn)
-        from localmoe.events import Finished, TextDelta
+        from localmoe.events import TextDelta
 
         for piece in pieces:
             await turn.write(TextDelta(piece))
             await pilot.pause(0.01)
-        await turn.finish(Finished("stop", text, "", 1, 0, 1, None, None, None))
+        await turn.end(text, "", "stop")
         await pilot.pause()
         whole = AnswerTurn("m")
         await app.chat.query_one("#turns").mount(whole)
-        await whole.finish(Finished("stop", text, "", 1, 0, 1, None, None, None))
+        await whole.end(text, "", "stop")
         await pilot.pause()
         assert turn.size == whole.size
         assert len(turn.query("*")) == len(whole.query("*"))

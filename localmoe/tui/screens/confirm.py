@@ -18,6 +18,7 @@ class ConfirmScreen(ModalScreen[bool]):
         & > Vertical {
             width: 52; max-width: 90%; height: auto; border: round $accent; background: $surface; padding: 0 2;
         }
+        &.-wide > Vertical { width: 84; }
         & Static { height: auto; }
         & .keys { color: $text-muted; margin-top: 1; }
     }
@@ -28,8 +29,8 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("escape,n", "answer(False)", "No", id="confirm.no"),
     ]
 
-    def __init__(self, question: str, yes: str, no: str) -> None:
-        super().__init__()
+    def __init__(self, question: str, yes: str, no: str, *, is_wide: bool = False) -> None:
+        super().__init__(classes="-wide" if is_wide else "")
         self._question, self._yes, self._no = question, yes, no
 
     def compose(self) -> ComposeResult:

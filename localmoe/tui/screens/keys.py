@@ -1,53 +1,39 @@
-"""All keys on one page, from the table of commands."""
+"""All keys in force and all commands on one page, from the table of commands."""
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from localmoe.tui.commands import COMMANDS
+from localmoe.tui.keymap import Keymap
+from localmoe.tui.screens.page import PageScreen, table
 
-_IN_THE_PROMPT = (
-    ("Enter", "Send"),
-    ("Ctrl+J", "New line"),
-    ("PgUp PgDn", "Scroll the chat"),
-    ("Tab", "Go to the questions to try"),
-    ("Ctrl+Z", "Undo in the prompt"),
+_IN_THE_PROMPT = [
+    ("/", "Commands, as listed below"),
+    ("@path", "Attach a text file"),
+    ("Up Down", "What was sent before, at the first and last line"),
+    ("Tab", "Take what is suggested; else go to the questions to try"),
+    ("Ctrl+Z", "Undo"),
     ("Ctrl+C", "Copy what is selected"),
-)
-_KEY_CELLS = 12
+]
+_NOTE = '[keys] in config.toml gives a command other keys by its name in the palette: answer.copy = "f9".'
 
 
-class KeysScreen(ModalScreen[None]):
+class KeysScreen(PageScreen):
     """F1 or Esc closes it."""
 
-    DEFAULT_CSS = """
-    KeysScreen {
-        align: center middle;
-        & > VerticalScroll {
-            width: 56; max-width: 95%; height: auto; max-height: 95%;
-            border: round $primary; border-title-color: $primary; background: $surface; padding: 0 2;
-        }
-        & Static { height: auto; }
-        & .note { color: $text-muted; margin-top: 1; }
-    }
-    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f1", "dismiss", "Close", id="keys.close")]
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q", "dismiss", "Close", id="keys.close")]
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll() as page:
-            page.border_title = "Keys"
-            yield Static(_table(), markup=False)
-            yield Static("Ctrl+P finds all commands by name. Esc closes this.", classes="note", markup=False)
+    def __init__(self, keymap: Keymap) -> None:
+        keys = [_key(keymap.names(command.id), command.help) for command in COMMANDS if keymap.names(command.id)]
+        slashes = [
+            (command.usage, command.help) for command in sorted(COMMANDS, key=lambda c: c.slash) if command.slash
+        ]
+        parts: list[Content | str] = [table(keys), "In the prompt", table(_IN_THE_PROMPT), "Commands", table(slashes)]
+        super().__init__("Keys and commands", parts, _NOTE)
 
 
-def _table() -> Content:
-    commands = [(command.key_name, command.help) for command in COMMANDS if command.key]
-    return Content("\n").join(
-        [Content.assemble((key.ljust(_KEY_CELLS), "bold $primary"), text) for key, text in (*_IN_THE_PROMPT, *commands)]
-    )
+def _key(names: list[str], help: str) -> tuple[str, str]:
+    first, *others = names
+    return first, f"{help} (also {', '.join(others)})" if others else help

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from localmoe.events import Loading, PrefillProgress
+from localmoe.events import Loading, PrefillProgress, Queued
 from localmoe.tui import figures
 from localmoe.tui.readings import Readings
 from localmoe.tui.widgets.line import Line
 
 _WIDE, _TINY = 100, 60
+_PADDING = 4  # cells beside the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,7 @@ def doing(readings: Readings) -> Doing:
         case "opening":
             return _loading(readings.loading)
         case "waiting":
-            before = readings.queued.position + 1 if readings.queued else 0
-            return Doing(f"Waiting, {before} before this one" if before else "Waiting for the engine")
+            return _waiting(readings.queued)
         case "prefill":
             return _reading(readings.prefill)
         case "thinking":
@@ -55,7 +55,15 @@ def doing(readings: Readings) -> Doing:
             return Doing("Answering", None, figures.rate(stats.decode_tok_s) if stats and stats.decode_tok_s else "")
         case "stopping":
             return Doing("Stopping")
+        case "closed":
+            return Doing("The model is not open. Enter opens it")
     return Doing("")
+
+
+def _waiting(event: Queued | None) -> Doing:
+    if not event:
+        return Doing("Waiting for the engine")
+    return Doing(f"Waiting, {event.position + 1} before this one", None, figures.turn(event.eta_s))
 
 
 def _loading(event: Loading | None) -> Doing:
@@ -80,7 +88,8 @@ def _drawn(doing: Doing, width: int) -> Content:
         return Content("   ".join(part for part in (f"{doing.word} {percent}".strip(), doing.rest) if part))
     parts: list[Content | str | tuple[str, str]] = [doing.what]
     if doing.fraction is not None:
-        cells = 20 if width >= _WIDE else 10
+        used = len(f"{doing.what}    {figures.percent(doing.fraction)}   {doing.rest}") + _PADDING
+        cells = max(0, min(20 if width >= _WIDE else 10, width - used))  # what is in words comes first
         full, empty = figures.gauge(doing.fraction, cells)
         parts += ["  ", (full, "$primary"), (empty, "$foreground 25%"), f"  {figures.percent(doing.fraction)}"]
     if doing.rest:

@@ -1,19 +1,24 @@
 """One answer: who answers, the thought, the text as it comes, and how it ended."""
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 from textual.widgets.markdown import MarkdownStream
 
-from localmoe.events import Finished, FinishReason, Stats, TextDelta
+from localmoe.chat.history.records import Ending, Turn
+from localmoe.events import Stats, TextDelta
 from localmoe.tui.printable import printable
+from localmoe.tui.widgets.copy_mark import CopyMark
 from localmoe.tui.widgets.markdown import AnswerMarkdown
 from localmoe.tui.widgets.thought import Thought
 
-_ENDINGS: dict[FinishReason, str] = {
+_ENDINGS: dict[Ending, str] = {
     "cancelled": "stopped",
+    "failed": "broken off",
+    "killed": "broken off: localmoe was ended in the middle of it",
+    "writing": "another localmoe is writing this",
     "length": "cut here: as many tokens as were allowed",
-    "context": "cut here: the context is full. Ctrl+N starts a new chat",
+    "context": "cut here: the context is full. What to leave out is asked with the next question",
 }
 
 
@@ -23,26 +28,42 @@ class AnswerTurn(Vertical):
     DEFAULT_CSS = """
     AnswerTurn {
         height: auto; padding: 0 1 0 2; margin: 0 0 1 0; max-width: 110;
-        & > .role { height: 1; text-style: bold; color: $accent; }
+        & > .head { height: 1; }
+        & .role { width: auto; text-style: bold; color: $accent; margin-right: 2; }
+        & > .unread { height: auto; color: $text-muted; }
         & > .ending { height: auto; display: none; margin-top: 1; color: $text-warning; }
         & > .ending.-any { display: block; }
         & > AnswerMarkdown > *:last-child { margin-bottom: 0; }
     }
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, ended: Turn | None = None, unread: int = 0) -> None:
+        """An answer that begins, made without the first `unread` turns, or one that has `ended`."""
         super().__init__()
         self.text = ""
         self.thought = Thought()
         self._model = model
+        self._ended = ended
+        self._unread = ended.unread_turns if ended else unread
         self._markdown = AnswerMarkdown()
         self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(printable(self._model), classes="role", markup=False)
+        with Horizontal(classes="head"):
+            yield Static(printable(self._model), classes="role", markup=False)
+            yield CopyMark(lambda: self.text, "the answer")
+        if self._unread:
+            yield Static(
+                f"made without the first {self._unread} turns: they did not fit", classes="unread", markup=False
+            )
         yield self.thought
         yield self._markdown
         yield Static("", classes="ending", markup=False)
+
+    async def on_mount(self) -> None:
+        if turn := self._ended:
+            self.thought.measure(turn.figures.get("thought_tokens", 0), turn.figures.get("thought_s"))
+            await self.end(turn.text, turn.reasoning, turn.ending)
 
     async def write(self, delta: TextDelta) -> None:
         """Shows new text where it belongs."""
@@ -60,16 +81,16 @@ class AnswerTurn(Vertical):
         """The thought's share of the figures."""
         self.thought.measure(stats.thought_tokens, stats.thought_s)
 
-    async def finish(self, finished: Finished) -> None:
-        """Settles on the engine's own text, parsed as a whole."""
-        self.text = printable(finished.text)
-        self.thought.finish(finished.reasoning)
-        await self._settle(_ENDINGS.get(finished.reason, ""))
+    async def end(self, text: str, reasoning: str, ending: Ending) -> None:
+        """Settles on the whole text, parsed as a whole."""
+        self.text = printable(text)
+        self.thought.finish(reasoning)
+        await self._settle(_ENDINGS.get(ending, ""))
 
     async def fail(self) -> None:
         """Keeps what came before the failure."""
         self.thought.end()
-        await self._settle("broken off")
+        await self._settle(_ENDINGS["failed"])
 
     async def _settle(self, ending: str) -> None:
         if self._stream:

@@ -5,15 +5,27 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localmoe.engine.request import EngineInfo
-from localmoe.events import Stats
+from localmoe.events import Stats, Workers
 from localmoe.tui import figures
 from localmoe.tui.printable import printable
 from localmoe.tui.readings import Readings
+from localmoe.tui.widgets.heat import heat_rows, heat_title
+from localmoe.tui.widgets.lanes import lanes_rows, lanes_title
 from localmoe.tui.widgets.line import Line
 
 _SPARK_CELLS = 14
-_GAUGE_CELLS = 16
 _LABEL_CELLS = 11
+_INNER_CELLS = 37  # within border, padding and scroll bar
+_HEAT_ROWS = 5
+_ISA = {
+    "scalar": "scalar, no vectors",
+    "avx2": "AVX2",
+    "avx2_zen": "AVX2, made for Zen",
+    "avx512": "AVX-512",
+    "avx512_zen": "AVX-512, made for Zen",
+    "avx512_bf16": "AVX-512 with BF16 products",
+    "amx_bf16": "AMX with BF16 products",
+}
 
 
 class EnginePanel(VerticalScroll, can_focus=False):
@@ -30,23 +42,36 @@ class EnginePanel(VerticalScroll, can_focus=False):
     }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._speed, self._memory, self._engine = Line(), Line(), Line()
+    def empty(self) -> None:
+        """There is no engine to look into."""
+        self.remove_children()
 
     def introduce(self, info: EngineInfo) -> None:
         """Fills the panel, once there is an engine to look into."""
-        sections = (("Speed", self._speed), ("Memory", self._memory), ("Engine", self._engine))
-        for name, line in sections:
-            self.mount(Static(name, classes="heading", markup=False), line)
-        self.mount(Static("Plan", classes="heading", markup=False), *map(_sentence, info.plan))
+        self.empty()
+        self._speed, self._lanes, self._heat, self._memory, self._engine = (Line() for _ in range(5))
+        self._lanes_title = Line("Lanes", classes="heading")
+        self._heat_title = Line("Experts", classes="heading")
+        self.mount(_heading("Speed"), self._speed)
+        self.mount(self._lanes_title, self._lanes, self._heat_title, self._heat)
+        self.mount(_heading("Memory"), self._memory, _heading("Engine"), self._engine)
+        self.mount(_heading("Plan"), *map(_sentence, info.plan))
 
     def show_figures(self, readings: Readings) -> None:
         """Draws what changed."""
         if readings.info:
             self._speed.show(_speed(readings))
+            self._lanes_title.show(Content(lanes_title(readings.lanes, is_running=readings.is_busy)))
+            is_reading = readings.phase == "prefill"
+            self._lanes.show(lanes_rows(readings.lanes, _INNER_CELLS, is_reading=is_reading))
+            self._heat_title.show(Content(heat_title(readings.heat)))
+            self._heat.show(heat_rows(readings.heat, _HEAT_ROWS))
             self._memory.show(_memory(readings.info, readings.stats))
             self._engine.show(_engine(readings.info))
+
+
+def _heading(name: str) -> Static:
+    return Static(name, classes="heading", markup=False)
 
 
 def _sentence(text: str) -> Horizontal:
@@ -57,34 +82,62 @@ def _sentence(text: str) -> Horizontal:
 def _speed(readings: Readings) -> Content:
     stats = readings.stats
     reading_tok_s = readings.prefill.tok_s if readings.prefill else None
-    bars = figures.sparkline(readings.decode_tok_s, _SPARK_CELLS)
-    return _rows(
+    prefill = figures.rate(reading_tok_s or (stats.prefill_tok_s if stats else None))
+    decode = figures.rate(stats.decode_tok_s if stats else None)
+    rows: list[tuple[str, ...]] = [
+        ("Prompt", *_prompt(readings)),
         ("TTFT", figures.seconds(stats.ttft_s if stats else None)),
-        ("Prefill", figures.rate(reading_tok_s or (stats.prefill_tok_s if stats else None))),
-        ("Decode", figures.rate(stats.decode_tok_s if stats else None), bars),
-        ("Queue", str(stats.num_queued if stats else 0)),
-    )
+        ("Prefill", prefill, figures.sparkline(readings.prefill_tok_s, _SPARK_CELLS)),
+        ("Decode", decode, figures.sparkline(readings.decode_tok_s, _SPARK_CELLS)),
+    ]
+    if stats and stats.workers:
+        rows += _workers(stats.workers)
+    if stats and stats.num_queued:
+        rows.append(("Queue", str(stats.num_queued)))
+    return _rows(*rows)
+
+
+def _prompt(readings: Readings) -> tuple[str, ...]:
+    """How far it is read, and how long that still takes; its length once it is."""
+    progress, stats = readings.prefill, readings.stats
+    if readings.phase != "prefill" or not progress:
+        return (f"{stats.prompt_tokens:,} tok" if stats else figures.UNKNOWN,)
+    share = progress.done_tokens / max(1, progress.total_tokens)
+    words = ", ".join(part for part in (figures.percent(share), figures.estimate(progress.eta_s)) if part)
+    return words, "".join(figures.gauge(share, max(0, _INNER_CELLS - _LABEL_CELLS - len(words) - 2)))
+
+
+def _workers(workers: Workers) -> list[tuple[str, ...]]:
+    """Who works for decode and for prefill, and how long decode waits for tiles of prefill."""
+    rows: list[tuple[str, ...]] = [("Workers", f"{workers.urgent:.1f} decode, {workers.bulk:.1f} prefill")]
+    if workers.num_waits:
+        middle, most = f"p50 {workers.wait_p50_us:,.0f}  p99 {workers.wait_p99_us:,.0f}", workers.wait_max_us
+        with_most = f"{middle}  max {most:,.0f}"
+        rows.append(("Waits µs", with_most if len(with_most) <= _INNER_CELLS - _LABEL_CELLS else middle))
+    return rows
 
 
 def _memory(info: EngineInfo, stats: Stats | None) -> Content:
     used, limit = (stats.context_tokens if stats else 0), info.context_limit
-    full, empty = figures.gauge(used / limit, _GAUGE_CELLS)
     return Content("\n").join(
         [
             _row("Context", f"{figures.tokens(used)} of {figures.tokens(limit)} tok"),
-            Content.assemble(" " * _LABEL_CELLS, (full, "$primary"), (empty, "$foreground 25%")),
             _row("Cached", f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} tok" if stats else figures.UNKNOWN),
             _row("Weights", figures.size(info.weight_bytes)),
-            _row("Cache", figures.size(info.cache_bytes)),
+            _row("Cache", _cache(info, stats)),
         ]
     )
 
 
+def _cache(info: EngineInfo, stats: Stats | None) -> str:
+    whole = figures.size(info.cache_bytes)
+    return f"{figures.size(stats.cache_used_bytes)} of {whole}" if stats and stats.cache_used_bytes else whole
+
+
 def _engine(info: EngineInfo) -> Content:
     return _rows(
-        ("Model", printable(info.model)),
-        ("ISA", info.isa),
-        ("Threads", str(info.num_threads)),
+        ("ISA", _ISA.get(info.isa, info.isa)),
+        ("Threads", f"{info.num_threads}"),
         ("Opened in", figures.seconds(info.load_s)),
     )
 
@@ -94,6 +147,9 @@ def _rows(*rows: tuple[str, ...]) -> Content:
 
 
 def _row(label: str, value: str, bars: str = "") -> Content:
+    """Of at most _INNER_CELLS: of bars the last ones, as many as there is room for."""
+    room = _INNER_CELLS - _LABEL_CELLS - len(value) - 2
+    bars = bars[-room:] if room > 0 else ""
     return Content.assemble(
         (label.ljust(_LABEL_CELLS), "$foreground 60%"), value, (f"  {bars}", "$primary") if bars else ""
     )

@@ -2,12 +2,25 @@
 
 from textual.content import Content
 
+from localmoe.tui.keymap import Keymap
 from localmoe.tui.widgets.line import Line
 
-_IDLE = (("Enter", "send"), ("Ctrl+J", "newline"), ("Ctrl+P", "commands"), ("F1", "keys"), ("Ctrl+Q", "quit"))
-_BUSY = (("Esc", "stop"), ("Ctrl+T", "thoughts"), ("F2", "panel"), ("F1", "keys"), ("Ctrl+Q", "quit"))
-_TINY = (("Enter", "send"), ("F1", "keys"))
-_TINY_BUSY = (("Esc", "stop"), ("F1", "keys"))
+_IDLE = (
+    ("prompt.send", "send"),
+    ("prompt.newline", "newline"),
+    ("palette.open", "commands"),
+    ("keys.show", "keys"),
+    ("app.quit", "quit"),
+)
+_BUSY = (
+    ("answer.stop", "stop"),
+    ("thoughts.toggle", "thoughts"),
+    ("panel.toggle", "panel"),
+    ("keys.show", "keys"),
+    ("app.quit", "quit"),
+)
+_TINY = (("prompt.send", "send"), ("keys.show", "keys"))
+_TINY_BUSY = (("answer.stop", "stop"), ("keys.show", "keys"))
 _TINY_WIDTH = 60
 
 
@@ -18,9 +31,9 @@ class Hints(Line):
     Hints { height: 1; padding: 0 2; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    def show_keys(self, is_busy: bool, notice: str = "") -> None:
+    def show_keys(self, keymap: Keymap, is_busy: bool, notice: str = "") -> None:
         """Draws the notice, or the keys where there is none."""
-        self.show(Content.styled(notice, "$text-accent") if notice else _keys(self._choice(is_busy)))
+        self.show(Content.styled(notice, "$text-accent") if notice else _keys(keymap, self._choice(is_busy)))
 
     def _choice(self, is_busy: bool) -> tuple[tuple[str, str], ...]:
         if 0 < self.app.size.width < _TINY_WIDTH:
@@ -28,6 +41,6 @@ class Hints(Line):
         return _BUSY if is_busy else _IDLE
 
 
-def _keys(keys: tuple[tuple[str, str], ...]) -> Content:
-    shown = [Content.assemble((key, "bold"), f" {verb}") for key, verb in keys]
-    return Content(" · ").join(shown)
+def _keys(keymap: Keymap, commands: tuple[tuple[str, str], ...]) -> Content:
+    named = [(keymap.name(command), verb) for command, verb in commands]
+    return Content(" · ").join([Content.assemble((key, "bold"), f" {verb}") for key, verb in named if key])

@@ -4,6 +4,8 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 from pygments.token import Token  # type: ignore[import-untyped]
+from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.highlight import HighlightTheme, highlight
 from textual.widgets import Label, Markdown
@@ -14,6 +16,10 @@ from textual.widgets._markdown import (
     MarkdownTable,
     MarkdownTableContent,
 )
+
+from localmoe.tui.printable import printable
+from localmoe.tui.widgets.copy_mark import CopyMark
+from localmoe.tui.widgets.line import Line
 
 
 class Paragraph(MarkdownParagraph):
@@ -52,6 +58,12 @@ class Fence(MarkdownFence):
             return super().highlight(code, language or "text", ansi, dark)
         return highlight(code, language=language or "text", theme=CodeColours)
 
+    def compose(self) -> ComposeResult:
+        with Horizontal(classes="fence-head"):
+            yield Line(printable(self.lexer.split(" ")[0]), classes="fence-language")
+            yield CopyMark(lambda: self.code.removesuffix("\n"), "this block of code")
+        yield from super().compose()
+
     def set_content(self, content: Content) -> None:
         self._content = content
         for label in self.query(Label):
@@ -86,6 +98,8 @@ class AnswerMarkdown(Markdown):
         padding: 0;
         MarkdownFence { margin: 0 0 1 0; background: $surface; border-left: outer $primary 40%; }
         MarkdownFence > Label { padding: 0 1; }
+        .fence-head { dock: top; height: 1; padding: 0 1; align-horizontal: right; }
+        .fence-language { width: auto; height: 1; color: $text-disabled; margin-right: 2; }
         MarkdownH1, MarkdownH2, MarkdownH3, MarkdownH4, MarkdownH5, MarkdownH6 {
             margin: 0 0 1 0; content-align: left middle; text-style: bold; color: $primary; background: transparent;
         }

@@ -1,4 +1,4 @@
-"""The first line: the program, the model and what it is, the context used."""
+"""The first line: the program, the model and what it is, the context used and what the draft would add."""
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -31,6 +31,10 @@ class TitleBar(Horizontal):
         yield Line(id="title")
         yield Line(id="context")
 
+    def ask_for(self, model: str) -> None:
+        """Says `model` until there is an engine that has a name for it."""
+        self._asked_model = model
+
     def show_model(self, readings: Readings) -> None:
         """Draws what changed."""
         info = readings.info
@@ -50,7 +54,16 @@ def _context(readings: Readings) -> Content:
     limit = readings.info.context_limit if readings.info else 0
     if not limit:
         return Content("")
-    used = readings.stats.context_tokens if readings.stats else 0
-    full, empty = figures.gauge(used / limit, _GAUGE_CELLS)
-    words = f"{figures.tokens(used)} of {figures.tokens(limit)} "
-    return Content.assemble(words, (full, "$primary"), (empty, "$foreground 25%"))
+    used, draft = readings.context_tokens, readings.draft_tokens
+    full, _ = figures.gauge(used / limit, _GAUGE_CELLS)
+    with_draft, _ = figures.gauge((used + draft) / limit, _GAUGE_CELLS)
+    left_out = f"{readings.unread_turns} turns left out · " if readings.unread_turns else ""
+    more = f" + {figures.tokens(draft)}" if draft else ""
+    is_too_much = draft and used + draft > limit
+    return Content.assemble(
+        (left_out, "$text-accent"),
+        (f"{figures.tokens(used)}{more} of {figures.tokens(limit)} ", "$text-error" if is_too_much else ""),
+        (full, "$primary"),
+        (with_draft[len(full) :], "$accent"),
+        ("░" * (_GAUGE_CELLS - len(with_draft)), "$foreground 25%"),
+    )

@@ -1,10 +1,13 @@
-"""What the user said, exactly as written."""
+"""What the user said, exactly as written; files and long texts folded."""
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
+from localmoe.chat.attachment import sections
 from localmoe.tui.printable import printable
+from localmoe.tui.widgets.copy_mark import CopyMark
+from localmoe.tui.widgets.said import Said
 
 
 class UserTurn(Vertical):
@@ -13,8 +16,8 @@ class UserTurn(Vertical):
     DEFAULT_CSS = """
     UserTurn {
         height: auto; margin: 0 0 1 0; padding: 0 1; border-left: outer $primary; background: $surface; max-width: 110;
-        & > .role { height: 1; text-style: bold; color: $primary; }
-        & > .said { height: auto; }
+        & > .head { height: 1; }
+        & .role { width: auto; text-style: bold; color: $primary; margin-right: 2; }
     }
     """
 
@@ -23,5 +26,16 @@ class UserTurn(Vertical):
         self.text = text
 
     def compose(self) -> ComposeResult:
-        yield Static("You", classes="role", markup=False)
-        yield Static(printable(self.text), classes="said", markup=False)
+        with Horizontal(classes="head"):
+            yield Static("You", classes="role", markup=False)
+            yield CopyMark(lambda: printable(self.text), "the question")
+        place = 0
+        for section in sections(self.text):
+            if before := self.text[place : section.start].strip("\n"):
+                yield Said(before)
+            yield Said(section.text, section.name)
+            place = section.end
+        if not place:
+            yield Said(self.text)
+        elif rest := self.text[place:].strip("\n"):
+            yield Said(rest)
