@@ -3,6 +3,7 @@
 import pytest
 import tiny
 
+from localmoe.bench import early
 from localmoe.bench import slp as suite
 from localmoe.bench.run import parse_suites
 from localmoe.bench.slp import Round
@@ -34,13 +35,14 @@ def test_the_suite_is_known():
 def test_every_case_has_a_row_with_its_reference(tmp_path, settings, monkeypatch):
     monkeypatch.setattr(suite, "NUM_ROUNDS", 2)
     monkeypatch.setattr(suite, "MAX_TOKENS", 128)
+    monkeypatch.setattr(early, "NUM_ROUNDS", 1)
     folder = tiny.make_checkpoint(tmp_path / "model", num_hidden_layers=3)
     ears = Ears()
     rows = list(suite.measure(settings, str(folder), ears))
-    assert [row.case for row in rows] == CASES
+    assert [row.case for row in rows] == [*CASES, "early-move"]
     assert all(row.suite == "slp" and row.value > 0 and row.reference > 0 and row.ratio > 0 for row in rows)
     assert {row.against for row in rows[:3]} == {suite.AGAINST}
-    assert [row.unit for row in rows] == ["s", "s", "s", "s", "x", "us"]
+    assert [row.unit for row in rows] == ["s", "s", "s", "s", "x", "us", "x"]
     assert any("dispatch and combine would send" in text for text in ears.heard)
 
 
@@ -63,6 +65,7 @@ def test_tokens_are_found_whose_compute_takes_as_long_as_asked():
         def compute_s(self, num_tokens):
             return 0.1 + 0.01 * num_tokens
 
-    assert suite._tokens_for(Linear(), 4.0) == pytest.approx(390, abs=10)
-    assert suite._tokens_for(Linear(), 1e9) == suite.MAX_TOKENS
-    assert suite._tokens_for(Linear(), 0.0) == suite.FEW_TOKENS
+    assert suite._tokens_for(Linear(), 4.0, suite.MAX_TOKENS, 128, 4) == pytest.approx(390, abs=10)
+    assert suite._tokens_for(Linear(), 4.0, suite.MAX_TOKENS, 400, 2) == pytest.approx(390, abs=2)
+    assert suite._tokens_for(Linear(), 1e9, suite.MAX_TOKENS, 128, 4) == suite.MAX_TOKENS
+    assert suite._tokens_for(Linear(), 0.0, suite.MAX_TOKENS, 128, 4) == suite.FEW_TOKENS

@@ -21,7 +21,7 @@ from localmoe.errors import LocalmoeError, OutOfMemoryError
 from localmoe.hardware import available_memory
 from localmoe.settings import cache_dir
 
-VERSION = 1  # a new one for every change of what is written
+VERSION = 2  # a new one for every change of what is written
 SEED = 20
 MEMORY_SHARE, DISK_SHARE = 1.3, 1.05  # of a checkpoint's bytes that must be free
 _FP8 = {
@@ -84,9 +84,23 @@ LARGE = {
 }
 
 
+_MIXED = Shape(num_hidden_layers=3)
+_STREAMED = Shape(num_hidden_layers=13, moe_intermediate_size=1024)
+
+
+def streamed_checkpoint(listener: Listener) -> Path:
+    """The folder of one with 1.8 GB of experts, to be read while it computes; makes it if it is not there."""
+    return _made("streamed", _STREAMED, listener)
+
+
 def bench_checkpoint(listener: Listener) -> Path:
     """The small one's folder; makes it if it is not there."""
     return _made("small", Shape(), listener)
+
+
+def mixed_checkpoint(listener: Listener) -> Path:
+    """The folder of one of about 0.3 GB, which answers many requests in minutes; makes it if it is not there."""
+    return _made("mixed", _MIXED, listener)
 
 
 def large_checkpoint(name: str, listener: Listener) -> Path:

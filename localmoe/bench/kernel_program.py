@@ -67,9 +67,20 @@ class Timed:
 
     def seconds(self, forced_experts: NDArray[np.int32] | None = None) -> float:
         """How long one run takes."""
-        zero = np.zeros(1, np.int32)
         start_s = time.perf_counter()
-        self._program.forward(
+        self.run(forced_experts)
+        return time.perf_counter() - start_s
+
+    def run(
+        self,
+        forced_experts: NDArray[np.int32] | None = None,
+        *,
+        urgent: bool = True,
+        cancel: native.Flag | None = None,
+    ) -> bool:
+        """One run as urgent or bulk work; false when `cancel` was set."""
+        zero, all_logits = np.zeros(1, np.int32), True
+        complete: bool = self._program.forward(
             self._pool,
             self._ids,
             self._start,
@@ -77,12 +88,12 @@ class Timed:
             self._pages,
             zero,
             self._logits,
-            True,
-            True,
-            None,
+            all_logits,
+            urgent,
+            cancel,
             forced_experts,
         )
-        return time.perf_counter() - start_s
+        return complete
 
 
 def codes(*shape: int) -> NDArray[np.uint8]:

@@ -56,8 +56,9 @@ def zeroed_row(tensor: Tensor, row: int) -> Tensor:
 
 
 def write_shard(file: Path, tensors: list[Tensor], random: np.random.Generator) -> int:
-    """Draws and writes `tensors`; returns their bytes."""
+    """Draws and writes `tensors`, in the order that safetensors' own writer gives them; returns their bytes."""
     header: dict[str, Any] = {}
+    tensors = sorted(tensors, key=lambda tensor: (-_BYTES[tensor.dtype], tensor.name))
     end = 0
     for tensor in tensors:
         start, end = end, end + tensor.nbytes

@@ -3,24 +3,18 @@
 Runs are paired, one of each in turn, so that whatever else the machine does hits both.
 """
 
-import os
-import pty
-import select
-import signal
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from fcntl import ioctl
+from contextlib import closing
 from statistics import median
-from termios import TIOCSWINSZ
 
 from localmoe.bench.rows import Listener, Row
+from localmoe.bench.terminal import Terminal
 from localmoe.errors import LocalmoeError
 
 NUM_PAIRS = {"help": 11, "first-paint": 7}
-ROWS, COLUMNS = 40, 120
 PAINT_S = 60.0  # a chat that shows no prompt by then never will
 PROMPT = "❯".encode()
 
@@ -73,38 +67,8 @@ def help_s(program: str) -> float:
 
 def paint_s(program: str, *arguments: str) -> float:
     """Seconds until `program` shows its prompt on a terminal."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     start_s = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color"},
-    )
-    os.close(theirs)
-    try:
-        if not _shows(ours, PROMPT, start_s + PAINT_S):
+    with closing(Terminal(program, *arguments)) as terminal:
+        if not terminal.shows(lambda seen: PROMPT in seen, PAINT_S):
             raise LocalmoeError("the chat did not show its prompt", "run `localmoe chat` to see why")
         return time.perf_counter() - start_s
-    finally:
-        process.send_signal(signal.SIGKILL)  # it has nothing to save, and leaving would take its time
-        process.wait()
-        os.close(ours)
-
-
-def _shows(terminal: int, wanted: bytes, deadline_s: float) -> bool:
-    """Whether `wanted` comes from `terminal` before the deadline, and before its program ends."""
-    seen = b""
-    while (left_s := deadline_s - time.perf_counter()) > 0:
-        if not select.select([terminal], [], [], left_s)[0]:
-            return False
-        try:
-            seen += os.read(terminal, 65536)
-        except OSError:  # Linux says EIO when the program has ended
-            return False
-        if wanted in seen:
-            return True
-    return False

@@ -1,0 +1,89 @@
+"""Suite mixed: what it measures, at sizes that take seconds."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from tiny import SHAPES, make_checkpoint
+
+from localmoe.bench.kernels import make_workers
+from localmoe.bench.mixed import beside, preempt, rivals
+from localmoe.bench.mixed.goodput import Alone, Factors, Trial
+from localmoe.bench.mixed.trace import LONG_TOKENS, NUM_REQUESTS, SHORT_TOKENS, arrivals
+from localmoe.bench.shapes import Shapes
+from localmoe.engine.instance import Instance, opened
+from localmoe.settings import Settings
+
+SMALL = Shapes(hidden=256, inter=128, num_experts=8, top_k=2, heads=4, few_heads=2, context=128, chunk=48)
+LOOSE = (Factors(1e6, 1e6), Factors(1e6, 1e6))
+
+
+class Quiet:
+    def progress(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    model = make_checkpoint(tmp_path_factory.mktemp("mixed") / "tiny", **SHAPES["v3"])
+    with opened(Settings(threads=2, prefill_chunk=256), str(model)) as ground:
+        yield ground
+
+
+def test_waits_of_urgent_tiles_come_with_the_longest_bulk_tile_of_their_run():
+    rows = {row.case: row for row in preempt.measure(make_workers(Settings(threads=2)), Quiet(), SMALL, seconds=0.5)}
+    assert set(rows) == {"preempt-p50", "preempt-p99", "preempt-max"}
+    p50, p99, most = (rows[f"preempt-{name}"].value for name in ("p50", "p99", "max"))
+    assert 0 < p50 <= p99 <= 1.125 * most
+    assert len({row.reference for row in rows.values()}) == 1 and rows["preempt-p99"].reference > 0
+
+
+def test_both_phases_beside_each_other_come_with_what_they_may_take(ground):
+    before = ground.pool.share
+    rows = {row.case: row for row in beside.measure(ground, Quiet(), window_s=0.3, rounds=2)}
+    for case in ("mixed-tpot", "mixed-prefill"):
+        assert rows[case].value > 0 and rows[case].ratio > 0 and math.isfinite(rows[case].ratio)
+    assert rows["urgent-wait-p50"].value <= 1.125 * rows["urgent-wait-max"].value
+    assert ground.pool.share == before
+
+
+def test_the_trace_is_the_same_at_every_rate_but_for_its_pace():
+    slow, fast = list(arrivals(0.5)), list(arrivals(5.0))
+    assert len(slow) == NUM_REQUESTS
+    assert [replace(a, since_s=0) for a in slow] == [replace(a, since_s=0) for a in fast]
+    assert [a.since_s for a in slow] == pytest.approx([10 * a.since_s for a in fast])
+    assert {a.prompt for a in slow} == {SHORT_TOKENS, LONG_TOKENS} and {a.target for a in slow} == {0, 1}
+
+
+SYSTEMS = {
+    "ours": lambda ground: rivals.ours(ground, 64),
+    "exclusive": rivals.exclusive,
+    "chunked": lambda ground: rivals.chunked(ground, 64),
+    "split": rivals.split,
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_gives_the_same_answers(ground, name):
+    found = []
+    for make in (SYSTEMS[name], Instance):
+        instance = make(ground)
+        jobs = [instance.ask(30 + 90 * n, 12, seed=n) for n in range(4)]
+        for job in jobs:
+            assert list(job.stream.events())[-1].reason == "length"
+        found.append([job.output for job in jobs])
+        instance.close()
+    assert found[0] == found[1]
+    assert ground.network.cache.free_pages == ground.network.cache.num_pages
+
+
+def test_targets_decide_whether_a_rate_is_kept_to(ground):
+    alone = Alone({SHORT_TOKENS: 1.0, LONG_TOKENS: 1.0}, 1.0)
+    impossible = (LOOSE[0], Factors(1e-6, 1e-6))
+    for classes, expected in ((LOOSE, True), (impossible, False)):
+        instance = rivals.ours(ground, 128)
+        assert Trial(instance, alone, classes).keeps(rate=50.0) is expected
+        instance.close()
