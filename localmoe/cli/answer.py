@@ -8,7 +8,7 @@ from localmoe.cli.streams import Aside, to_stdout
 from localmoe.cli.words import progress_line
 from localmoe.engine.plan_json import plan_json
 from localmoe.engine.request import EngineInfo
-from localmoe.events import Event, Failed, Finished, TextDelta, encode
+from localmoe.events import Event, Failed, Finished, Heat, Lanes, TextDelta, encode
 from localmoe.tui.printable import printable
 
 
@@ -93,9 +93,15 @@ class JsonAnswer:
 
 
 class JsonLines(JsonAnswer):
-    """Every event as it comes, then the object."""
+    """Every event as it comes, then the object. What looks into the engine comes only when it `looks_inside`."""
+
+    def __init__(self, aside: Aside, info: EngineInfo, *, with_ids: bool, looks_inside: bool) -> None:
+        super().__init__(aside, info, with_ids=with_ids)
+        self._looks_inside = looks_inside
 
     def show(self, event: Event) -> None:
+        if isinstance(event, Lanes | Heat) and not self._looks_inside:
+            return
         data = encode(event)
         if not self._with_ids:
             data = {key: value for key, value in data.items() if not key.endswith("_ids")}

@@ -1,13 +1,16 @@
 """`localmoe ask`: one prompt, one answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from localmoe.chat.message import Conversation, Message
-from localmoe.cli import opening
+from localmoe.chat.history.parameters import configured, settings_in
+from localmoe.chat.history.records import conversation_of
+from localmoe.chat.message import Message
+from localmoe.cli import sharing
 from localmoe.cli.answer import Answer, JsonAnswer, JsonLines, TextAnswer, show_progress
 from localmoe.cli.interrupt import Interrupts
+from localmoe.cli.kept import Keeper, Keeping, chat_to_write, keeper_of
 from localmoe.cli.report import INTERRUPTED, say
 from localmoe.cli.streams import Aside, piped_text
 from localmoe.cli.words import stats_line
@@ -26,21 +29,28 @@ class Wanted:
     ids: bool = False
     stream: bool | None = None  # None: text as it comes, JSON at the end
     verbose: bool = False
+    quiet: bool = False
 
 
-def ask(words: tuple[str, ...], system: str, flags: Mapping[str, Any], wanted: Wanted) -> int:
+def ask(words: tuple[str, ...], system: str, flags: Mapping[str, Any], wanted: Wanted, keeping: Keeping) -> int:
     """Prints the answer and returns the exit code."""
     if wanted.ids and not wanted.json:
         raise UsageError("--ids belongs to --json", "add --json")
+    if wanted.quiet and wanted.verbose:
+        raise UsageError("--quiet and --verbose contradict each other", "take one of them")
     settings = load_settings(flags)
-    conversation = _conversation(read_prompt(words), system)
-    aside = Aside()
-    with Interrupts() as interrupts:
+    prompt, system = read_prompt(words), _checked("system prompt", system)
+    chat, turns = chat_to_write(keeping)
+    settings = settings_in(chat, settings)
+    chat = configured(replace(chat, system=system or chat.system), settings)
+    aside = Aside(is_quiet=wanted.quiet)
+    with Interrupts() as interrupts, keeper_of(keeping, chat, turns) as keeper:
         engine = _open(settings, aside, interrupts)
         try:
-            request = request_for(conversation, engine.info, settings, "ask")
-            answer = _answer(engine, wanted, aside)
-            last = _follow(engine.submit(request), answer, interrupts)
+            conversation = conversation_of(chat.system, turns).add(Message("user", prompt))
+            handle = engine.submit(request_for(conversation, engine.info, settings, "ask"))
+            keeper.ask(prompt, engine.info.model)
+            last = _follow(handle, _answer(engine, wanted, aside), interrupts, keeper)
             return _end(engine, last, aside, verbose=wanted.verbose)
         finally:
             engine.close()
@@ -62,30 +72,32 @@ def _checked(what: str, argument: str) -> str:
     return argument
 
 
-def _conversation(prompt: str, system: str) -> Conversation:
-    messages = (Message("system", _checked("system prompt", system)),) if system else ()
-    return Conversation((*messages, Message("user", prompt)))
-
-
 def _answer(engine: EngineFace, wanted: Wanted, aside: Aside) -> Answer:
+    if wanted.json and wanted.stream:
+        return JsonLines(aside, engine.info, with_ids=wanted.ids, looks_inside=wanted.verbose)
     if wanted.json:
-        return (JsonLines if wanted.stream else JsonAnswer)(aside, engine.info, with_ids=wanted.ids)
+        return JsonAnswer(aside, engine.info, with_ids=wanted.ids)
     shows_thoughts = wanted.verbose or aside.is_terminal
     return TextAnswer(aside, streams=wanted.stream is not False, shows_thoughts=shows_thoughts)
 
 
 def _open(settings: Settings, aside: Aside, interrupts: Interrupts) -> EngineFace:
+    def say(text: str) -> None:
+        if aside.is_terminal:
+            aside.line(text)
+
     try:
-        return opening.open_engine(settings, lambda event: show_progress(aside, event), lambda: interrupts.any)
+        return sharing.join_or_open(settings, lambda event: show_progress(aside, event), lambda: interrupts.any, say)
     finally:
         aside.clear()
 
 
-def _follow(handle: Handle, answer: Answer, interrupts: Interrupts) -> Finished | Failed:
-    """Shows events until the last one, and returns it."""
+def _follow(handle: Handle, answer: Answer, interrupts: Interrupts, keeper: Keeper) -> Finished | Failed:
+    """Keeps and shows events until the last one, and returns it."""
     try:
         with interrupts.cancelling(handle):
             for event in handle.events():
+                keeper.hear(event)
                 answer.show(event)
                 if isinstance(event, Finished | Failed):
                     return event

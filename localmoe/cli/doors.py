@@ -1,9 +1,14 @@
 """The commands and their options. Rooms are imported when a door opens, so that `--help` is quick."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from localmoe.cli.chats.doors import app as chats
+from localmoe.cli.config.doors import app as config
+from localmoe.cli.machine_doors import app as machine
+from localmoe.cli.model_doors import app as models
+from localmoe.cli.options import Context, Model, Plan, Quiet, Threads, examples
 
 app = typer.Typer(
     name="localmoe",
@@ -14,17 +19,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[str | None, typer.Option("-m", "--model", help="Catalogue name or folder.", metavar="NAME_OR_FOLDER")]
-Context = Annotated[int | None, typer.Option(help="Most tokens in a conversation.", metavar="N")]
-Threads = Annotated[int | None, typer.Option(help="Worker threads; default: one per core.", metavar="N")]
-Plan = Annotated[
-    str | None,
-    typer.Option(
-        "--plan", help="What computes where: auto, cpu, slp, dslp or disk; cpu, disk run today.", metavar="PLAN"
-    ),
-]
 Think = Annotated[bool | None, typer.Option("--think/--no-think", help="Let the model think before it answers.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Share = Annotated[
+    bool | None,
+    typer.Option("--share/--no-share", help="Use the engine of a running chat; a chat lends its own."),
+]
+Last = Annotated[bool, typer.Option("-c", "--continue", help="Go on with the chat used last.")]
+ChatId = Annotated[str | None, typer.Option("--chat", help="Go on with this chat.", metavar="ID")]
+NoSave = Annotated[bool, typer.Option("--no-save", help="Keep nothing of it.")]
 
 
 def _version(wanted: bool) -> None:
@@ -49,22 +51,50 @@ def localmoe(
         chat({})
 
 
-@app.command("chat")
+@app.command(
+    "chat",
+    epilog=examples(
+        "localmoe chat -m deepseek-v3.1",
+        "localmoe chat -c",
+        "localmoe chat -m ~/models/mine --no-save",
+    ),
+)
 def chat_door(
-    model: Model = None, context: Context = None, threads: Threads = None, plan: Plan = None, think: Think = None
+    model: Model = None,
+    last: Last = False,
+    chat: ChatId = None,
+    no_save: NoSave = False,
+    context: Context = None,
+    threads: Threads = None,
+    plan: Plan = None,
+    think: Think = None,
+    share: Share = None,
 ) -> None:
     """Open the chat in this terminal."""
-    from localmoe.cli.chat import chat
+    from localmoe.cli.chat import chat as open_chat
+    from localmoe.cli.kept import Keeping
 
-    chat({"model": model, "context": context, "threads": threads, "plan": plan, "think": think})
+    flags = {"model": model, "context": context, "threads": threads, "plan": plan, "think": think, "share": share}
+    open_chat(flags, Keeping(save=not no_save, last=last, chat=chat))
 
 
-@app.command("ask")
+@app.command(
+    "ask",
+    epilog=examples(
+        'localmoe ask "What can you do?"',
+        'git diff | localmoe ask "Review this"',
+        'localmoe ask -c "And in one sentence?"',
+        "localmoe ask --json --temperature 0 hello | jq -r .text",
+    ),
+)
 def ask_door(
     prompt: Annotated[
         list[str] | None, typer.Argument(help="The question; text piped to stdin is added to it.")
     ] = None,
     model: Model = None,
+    last: Last = False,
+    chat: ChatId = None,
+    no_save: NoSave = False,
     system: Annotated[str | None, typer.Option("-s", "--system", help="System prompt.", metavar="TEXT")] = None,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object; with --stream JSON lines of events, then it.")
@@ -85,10 +115,13 @@ def ask_door(
     context: Context = None,
     threads: Threads = None,
     plan: Plan = None,
+    share: Share = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Thoughts and statistics on stderr.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Answer one prompt: the answer goes to stdout, the rest to stderr."""
+    """Answer one prompt; stdout gets the answer, stderr the rest."""
     from localmoe.cli.ask import Wanted, ask
+    from localmoe.cli.kept import Keeping
 
     flags = {
         "model": model,
@@ -102,50 +135,12 @@ def ask_door(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
         "max_tokens": max_tokens,
+        "share": share,
     }
-    code = ask(tuple(prompt or ()), system or "", flags, Wanted(json=json, ids=ids, stream=stream, verbose=verbose))
-    raise typer.Exit(code)
+    wanted = Wanted(json=json, ids=ids, stream=stream, verbose=verbose, quiet=quiet)
+    keeping = Keeping(save=not no_save, last=last, chat=chat)
+    raise typer.Exit(ask(tuple(prompt or ()), system or "", flags, wanted, keeping))
 
 
-@app.command("models")
-def models_door(json: Json = False) -> None:
-    """List known models and what is on this machine."""
-    from localmoe.cli.models import models
-
-    models(as_json=json)
-
-
-@app.command("doctor")
-def doctor_door(
-    model: Annotated[
-        str | None,
-        typer.Option("-m", "--model", help="Plan for it: a catalogue name, a folder or org/repo.", metavar="MODEL"),
-    ] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure this machine first, about 10 s.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="With -m: how the predictions come about.")] = False,
-    plan: Annotated[str | None, typer.Option(help="auto, cpu, slp, dslp or disk.", metavar="KIND")] = None,
-    context: Context = None,
-    json: Json = False,
-) -> None:
-    """Say what this machine is, what to fix, and what it could run."""
-    from localmoe.cli.doctor.command import Wanted, doctor
-
-    wanted = Wanted(model=model, measure=measure, explain=explain, json=json)
-    raise typer.Exit(doctor({"plan": plan, "context": context}, wanted))
-
-
-@app.command("bench")
-def bench_door(
-    suite: Annotated[
-        str,
-        typer.Option(help="Any of kernels, load, prefill, decode, slp, plan, startup, with commas.", metavar="SUITES"),
-    ] = "kernels,prefill,decode,startup",
-    model: Model = None,
-    threads: Threads = None,
-    json: Json = False,
-    csv: Annotated[Path | None, typer.Option(help="Add the rows to this file.", metavar="FILE")] = None,
-) -> None:
-    """Measure this machine, beside a reference in the same run."""
-    from localmoe.cli.bench import bench
-
-    bench(suite, {"model": model, "threads": threads}, as_json=json, csv=csv)
+for part in (models, chats, machine, config):
+    app.add_typer(part)

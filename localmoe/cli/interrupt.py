@@ -6,18 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from localmoe.cli.report import INTERRUPTED
-from localmoe.engine.request import Handle
+
+
+class Cancellable(Protocol):
+    """What can be asked to stop: an answer, a pull."""
+
+    def cancel(self) -> None: ...
 
 
 class Interrupts:
-    """While entered, SIGINT is noted, and cancels the handle that is being followed."""
+    """While entered, SIGINT is noted, and cancels what is being followed."""
 
     def __init__(self) -> None:
         self.any = False
-        self._handle: Handle | None = None
+        self._handle: Cancellable | None = None
 
     def __enter__(self) -> "Interrupts":
         self._before: Any = signal.signal(signal.SIGINT, self._on_interrupt)
@@ -27,7 +32,7 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._before)
 
     @contextmanager
-    def cancelling(self, handle: Handle) -> Iterator[None]:
+    def cancelling(self, handle: Cancellable) -> Iterator[None]:
         """Within, an interrupt asks `handle` to stop, also one that came before; its partial answer still comes."""
         self._handle = handle
         if self.any:

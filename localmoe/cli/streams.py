@@ -55,8 +55,9 @@ def piped_text() -> str:
 class Aside:
     """stderr beside the answer: progress on one line that goes away, and dim text, both only on a terminal."""
 
-    def __init__(self) -> None:
-        self.is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        can_draw = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_terminal = can_draw and not is_quiet
         self._is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
         self._drawn_s = 0.0
         self._has_progress = False

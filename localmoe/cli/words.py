@@ -2,7 +2,7 @@
 
 from localmoe.engine.request import EngineInfo
 from localmoe.events import Event, Finished, Loading, PrefillProgress, Queued, Stats
-from localmoe.tui.figures import estimate, percent, rate, seconds, size
+from localmoe.tui.figures import estimate, percent, rate, seconds, size, turn
 
 
 def progress_line(event: Event) -> str:
@@ -11,7 +11,7 @@ def progress_line(event: Event) -> str:
         case Loading():
             return _loading(event)
         case Queued():
-            return f"waiting behind {event.position + 1}"
+            return _joined(f"waiting behind {event.position + 1}", turn(event.eta_s))
         case PrefillProgress():
             return _prefill(event)
         case Stats() if event.completion_tokens:

@@ -75,11 +75,13 @@ def kernel_targets() -> tuple[str, ...]:
 def targets_for(flags: set[str], found: Sequence[Processor]) -> tuple[str, ...]:
     """Those that would run on a recorded machine, as native/isa.cpp chooses; empty when it shows no flags."""
     amd = any(p.get("vendor_id") == "AuthenticAMD" for p in found)
-    wide = ((flags >= _AVX512, ("avx512",)), (flags >= _AVX512_BF16, ("avx512_bf16",)))
+    half, wide_shift = (flags >= _AVX512, ("avx512",)), (flags >= _AVX512, ("avx512_zen",))
     steps = (
         (bool(flags), ("scalar",)),
         (flags >= _AVX2, ("avx2", "avx2_zen") if amd else ("avx2_zen", "avx2")),
-        *(wide if amd else reversed(wide)),
+        half if amd else wide_shift,
+        (flags >= _AVX512_BF16, ("avx512_bf16",)),
+        wide_shift if amd else half,
         (flags >= _AMX_BF16, ("amx_bf16",)),
     )
     return tuple(target for runs, targets in steps if runs for target in targets)

@@ -4,6 +4,7 @@ from localmoe.hardware import files
 from localmoe.hardware.cgroup import huge_page_headroom
 
 HUGE_PAGE_BYTES = 2 << 20
+MADV_POPULATE_WRITE = 23  # of Linux 5.14: takes all pages of a range from the system at once
 POOLS = "/sys/kernel/mm/hugepages"
 POOL = f"{POOLS}/hugepages-2048kB"
 

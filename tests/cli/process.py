@@ -33,6 +33,7 @@ class Home:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("LOCALMOE_", "XDG_", "HF_"))}
         checkout = str(Path(localmoe.__file__).resolve().parent.parent)
         self.env = {**kept, "HOME": str(folder), "PYTHONPATH": checkout, "TERM": "xterm-256color"}
+        self.env["XDG_RUNTIME_DIR"] = str(folder)  # no chat of another test answers here
 
     def run(
         self, *arguments: str, program: str = MAIN, stdin: bytes = b"", closed: int | None = None, **env: str

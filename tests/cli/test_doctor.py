@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ from machines import PAPER, survey, write_model
 from process import MAIN
 from recorded import NAMES
 
-from localmoe.cli.doctor.amounts import duration, gigabytes, kilo, speed
 from localmoe.cli.doctor.command import outlooks_of, page
 from localmoe.cli.doctor.one_model import report_model
+from localmoe.engine.outlook import outlooks
 from localmoe.errors import NotReadyError
+from localmoe.hub.catalog import load_catalog
 from localmoe.hub.checkpoint import INDEX
 from localmoe.settings import Settings
+from localmoe.tui.forecasts import duration, gigabytes, kilo, speed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hub"))
 from small_hub import serving
@@ -70,12 +73,21 @@ def test_notes_with_long_names_are_wrapped(capsys):
     assert "the models' disk has no room for kimi-k2-instruct-0905: 929.2 GB more would do" in " ".join(out.split())
 
 
-def test_a_forced_plan_is_shown_for_the_models_that_can_have_it():
+def test_a_forced_plan_is_shown_for_models_that_fit_into_memory_too():
     one = survey("epyc-9354p-nps4", Settings(plan="disk"))
     lines = list(page(one, outlooks_of(one, ["deepseek-v3"])))
+    for name in ("guide", "deepseek-v3"):
+        assert rows(lines, name)[1:4] == ["disk", "+", "DRAM"]
+
+
+def test_a_forced_plan_that_a_model_cannot_have_is_told():
+    one, entry = survey(PAPER, Settings(plan="slp")), load_catalog()["guide"]
+    dense = replace(entry, shape=entry.config | {"first_k_dense_replace": entry.config["num_hidden_layers"]})
+    entries = [dense, load_catalog()["deepseek-v3"]]
+    lines = list(page(one, outlooks(one.machine, one.settings, one.rates, entries)))
     assert rows(lines, "guide")[1:] == ["no", "–", "–", "–"]
-    assert rows(lines, "deepseek-v3")[1:4] == ["disk", "+", "DRAM"]
-    assert " the plan disk is for models larger than memory, and guide fits into it" in lines
+    assert rows(lines, "deepseek-v3")[1:5] == ["DRAM", "+", "1", "GPU"]
+    assert " the plan slp needs a GPU: the model has no routed experts to stream" in lines
 
 
 def test_the_papers_machine():
@@ -86,7 +98,7 @@ def test_the_papers_machine():
     assert row[1:5] == ["DRAM", "+", "2", "GPUs"]
     assert row[5].startswith("~") and row[-3:] == ["yes", "/", "yes"]
     assert rows(lines, "moonlight-16b-a3b-instruct")[7] == "8K"  # the longest prompt that it takes
-    assert any("this version still computes on the CPU" in line for line in lines)
+    assert any("have not run on a real card yet" in line for line in lines)
     assert " the models' disk has no room for 7 of these models: 929.2 GB more would do" in lines
 
 

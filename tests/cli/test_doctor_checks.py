@@ -124,7 +124,7 @@ def test_fixes_fit_the_place(name, check, fix):
 @pytest.mark.parametrize(
     ("name", "check", "detail"),
     [
-        (PAPER, "isa", "kernels for avx512_bf16; AVX-512 F BW VL VBMI BF16"),
+        (PAPER, "isa", "kernels for avx512_zen; AVX-512 F BW VL VBMI BF16"),
         (PAPER, "cores", "64 cores in 2 sockets, 128 threads"),
         (PAPER, "numa", "2 nodes (811.4 GB, 811.7 GB)"),
         (PAPER, "dimms", "24 x 68.7 GB DDR5 at 6400 MT/s in 24 slots, 24 channels: 1,229 GB/s at most"),

@@ -23,16 +23,34 @@ def loaded_by(home, *arguments, program=MAIN):
     return set(done.stderr.decode().splitlines()[-1].split())
 
 
-def test_every_command_explains_itself(home):
-    overview = home.run("--help").stdout.decode()
-    for command in ("chat", "ask", "models", "doctor", "bench"):
+COMMANDS = (
+    *(("chat",), ("ask",), ("pull",), ("models",), ("verify",), ("rm",), ("quantize",), ("doctor",), ("bench",)),
+    *(("chats", one) for one in ("list", "show", "search", "export", "import", "rename", "rm", "restore")),
+    *(("config", one) for one in ("show", "path", "set", "unset")),
+)
+
+
+def test_the_overview_names_every_command_in_one_line(inside):
+    overview = inside.run("--help").stdout.decode()
+    for command in {words[0] for words in COMMANDS}:
         assert f"  {command}  " in overview
-        assert home.run(command, "--help").stdout.decode().startswith(f"Usage: localmoe {command} ")
+    assert "..." not in overview.partition("Commands:")[2]
 
 
-def test_help_fits_80_columns(home):
-    for arguments in ((), ("ask",), ("bench",), ("doctor",)):
-        assert all(len(line) <= 80 for line in home.run(*arguments, "--help").stdout.decode().splitlines())
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_within_80_columns_and_shows_examples(inside, words):
+    done = inside.run(*words, "--help")
+    text = done.stdout.decode()
+    assert done.returncode == 0 and text.startswith(f"Usage: localmoe {' '.join(words)} ")
+    assert all(len(line) <= 80 for line in text.splitlines())
+    examples = text.partition("Example")[2].splitlines()[1:]
+    assert any(f"localmoe {' '.join(words)}" in line for line in examples if line.startswith("    "))
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words != ("chat",)], ids=" ".join)
+def test_every_command_but_the_chat_can_be_quiet_and_print_json(inside, words):
+    text = inside.run(*words, "--help").stdout.decode()
+    assert "-q, --quiet" in text and "--json" in text
 
 
 def test_the_version_is_told(home):

@@ -335,7 +335,7 @@ def test_all_answers_are_frozen():
 
 def test_flags_and_native_module_agree_on_this_machine():
     expected = targets_for(common_flags(processors("/")), processors("/"))
-    for target in ("scalar", "avx2", "avx512", "avx512_bf16"):
+    for target in ("scalar", "avx2", "avx512", "avx512_zen", "avx512_bf16"):
         assert (target in probe().cpu.targets) == (target in expected)
 
 

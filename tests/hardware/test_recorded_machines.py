@@ -41,8 +41,8 @@ def test_processors_are_counted(probed, name, sockets, cores, threads, offline):
 @pytest.mark.parametrize(
     ("name", "best", "flags", "none_of"),
     [
-        (PAPER, "avx512_bf16", {"avx512vbmi", "avx512_bf16", "avx512_vnni", "avx_vnni"}, {"amx_tile", "avx512_fp16"}),
-        (NPS4, "avx512_bf16", {"avx512f", "avx512bw", "avx512vl"}, {"avx_vnni"}),
+        (PAPER, "avx512_zen", {"avx512vbmi", "avx512_bf16", "avx512_vnni", "avx_vnni"}, {"amx_tile", "avx512_fp16"}),
+        (NPS4, "avx512_zen", {"avx512f", "avx512bw", "avx512vl"}, {"avx_vnni"}),
         (XEON, "amx_bf16", {"amx_tile", "amx_bf16", "amx_int8", "avx512_fp16"}, set()),
         (DESKTOP, "avx2_zen", {"avx2", "f16c", "fma"}, {"avx512f"}),
         (LAPTOP, "avx2", {"avx2", "avx_vnni"}, {"avx512f"}),

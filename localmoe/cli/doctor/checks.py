@@ -1,5 +1,7 @@
 """All checks of a machine, top to bottom."""
 
+from collections.abc import Iterator
+
 from localmoe.cli.doctor.check import Check
 from localmoe.cli.doctor.disks import check_disk
 from localmoe.cli.doctor.gpus import check_gpus
@@ -12,21 +14,29 @@ from localmoe.hardware import Disk, Machine
 
 def check_machine(machine: Machine, isa: str | None = None, measured: Measured | None = None) -> tuple[Check, ...]:
     """Every finding; `isa` is the kernel target that the settings ask for, `measured` what was measured here."""
-    balancing = check_balancing(machine)
-    return (
-        check_cpu(machine),
-        check_isa(machine, isa),
-        check_cores(machine),
-        check_numa(machine),
-        *((balancing,) if balancing else ()),
-        check_dram(machine, measured),
-        check_dimms(machine),
-        check_huge_pages(machine),
-        check_memlock(machine),
-        check_maps(machine),
-        *(check_disk(machine, disk, measured) for disk in _disks(machine)),
-        *check_gpus(machine, measured),
-    )
+    return (*check_host(machine, isa, measured), *check_devices(machine, measured))
+
+
+def check_host(machine: Machine, isa: str | None = None, measured: Measured | None = None) -> Iterator[Check]:
+    """What the GPUs' driver has no part in."""
+    yield check_cpu(machine)
+    yield check_isa(machine, isa)
+    yield check_cores(machine)
+    yield check_numa(machine)
+    if balancing := check_balancing(machine):
+        yield balancing
+    yield check_dram(machine, measured)
+    yield check_dimms(machine)
+    yield check_huge_pages(machine)
+    yield check_maps(machine)
+    for disk in _disks(machine):
+        yield check_disk(machine, disk, measured)
+
+
+def check_devices(machine: Machine, measured: Measured | None = None) -> Iterator[Check]:
+    """What GPUs are and need."""
+    yield check_memlock(machine)
+    yield from check_gpus(machine, measured)
 
 
 def _disks(machine: Machine) -> list[Disk]:

@@ -1,7 +1,7 @@
 """`localmoe doctor`: probe or measure, plan, predict, print."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -14,7 +14,7 @@ from localmoe.cli.streams import Aside, to_stdout
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.machine_rates import rates_of
 from localmoe.engine.measured import Measured, load_measured
-from localmoe.engine.outlook import Outlook, outlooks
+from localmoe.engine.outlook import Outlook, outlooks, plannable
 from localmoe.errors import NotReadyError, UsageError
 from localmoe.hardware import Machine, probe
 from localmoe.hub.catalog import load_catalog, local_models
@@ -31,6 +31,7 @@ class Wanted:
     measure: bool = False
     explain: bool = False
     json: bool = False
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def doctor(flags: Mapping[str, Any], wanted: Wanted) -> int:
         raise UsageError("--explain explains the predictions of one model", "localmoe doctor --explain -m MODEL")
     settings = load_settings(flags)
     machine = probe(paths={"models": cache_folder(), "data": data_dir()})
-    measured = _measure(machine, settings) if wanted.measure else load_measured(machine)
+    measured = _measure(machine, settings, quiet=wanted.quiet) if wanted.measure else load_measured(machine)
     survey = Survey(
         machine, settings, measured, rates_of(machine, measured), check_machine(machine, settings.isa, measured)
     )
@@ -75,11 +76,11 @@ def report_catalogue(survey: Survey, *, as_json: bool) -> int:
     return exit_code(survey)
 
 
-def _measure(machine: Machine, settings: Settings) -> Measured:
+def _measure(machine: Machine, settings: Settings, *, quiet: bool) -> Measured:
     """About ten seconds, its progress on a terminal's stderr."""
     from localmoe.bench.machine import measure_and_save
 
-    watcher = _Watcher()
+    watcher = _Watcher(is_quiet=quiet)
     try:
         return measure_and_save(machine, settings, watcher)
     finally:
@@ -87,10 +88,10 @@ def _measure(machine: Machine, settings: Settings) -> Measured:
 
 
 class _Watcher:
-    """Progress on one line that goes away, for a terminal; warnings for everybody."""
+    """Progress on one line that goes away, for a terminal; warnings for everybody but who wants none."""
 
-    def __init__(self) -> None:
-        self._aside = Aside()
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._aside, self._is_quiet = Aside(is_quiet=is_quiet), is_quiet
         self.clear = self._aside.clear
 
     def progress(self, text: str) -> None:
@@ -98,12 +99,13 @@ class _Watcher:
         self._aside.progress(f"measuring {text}")
 
     def warn(self, text: str) -> None:
-        self._aside.line(text)
+        if not self._is_quiet:
+            self._aside.line(text)
 
 
 def outlooks_of(survey: Survey, present: list[str]) -> tuple[Outlook, ...]:
     """Of all catalogue models."""
-    return outlooks(survey.machine, survey.settings, survey.rates, load_catalog().values(), present)
+    return outlooks(survey.machine, survey.settings, survey.rates, plannable(load_catalog().values()), present)
 
 
 def page(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
@@ -119,29 +121,30 @@ def page(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
 
 def footnotes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
     """What to know of the table, within 80 columns."""
-    for note in _notes(survey, found):
+    for note in notes_of(found, survey.measured):
         yield from (f" {line}" for line in wrap(note, WIDTH - 1, break_on_hyphens=False))
 
 
 def notes_json(survey: Survey, found: tuple[Outlook, ...]) -> list[str]:
     """The same, each in one piece."""
-    return list(_notes(survey, found))
+    return list(notes_of(found, survey.measured))
 
 
-def _notes(survey: Survey, found: tuple[Outlook, ...]) -> Iterator[str]:
+def notes_of(found: Sequence[Outlook], measured: Measured | None) -> Iterator[str]:
+    """What `footnotes` are made from."""
     yield from (one.refusal.message for one in found if isinstance(one.refusal, UsageError))
     if large := [one for one in found if one.missing_disk_bytes]:
         most = max(one.missing_disk_bytes for one in large)
         what = large[0].name if len(large) == 1 else f"{len(large)} of these models"
         yield f"the models' disk has no room for {what}: {size(most)} more would do"
     if any(one.plan and one.plan.gpus for one in found):
-        yield "GPUs are planned for; this version still computes on the CPU alone"
+        yield "plans with GPUs have not run on a real card yet: --plan cpu goes without"
     if any(one.plan and one.plan.kind == "disk" for one in found):
         yield "disk + DRAM runs with --plan disk: what memory does not hold is read as needed"
     if any(one.is_estimate and one.plan for one in found):
         yield "~ are estimates from data sheets: `localmoe doctor --measure` measures"
-    elif survey.measured:
-        yield f"measured on this machine on {survey.measured.when[:10]}"
+    elif measured:
+        yield f"measured on this machine on {measured.when[:10]}"
 
 
 def machine_json(survey: Survey) -> dict[str, Any]:

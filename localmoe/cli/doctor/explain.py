@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from textwrap import wrap
 
-from localmoe.cli.doctor.amounts import duration, kilo, speed
 from localmoe.cli.doctor.page import WIDTH
 from localmoe.engine.cost.placement import Placement
 from localmoe.engine.cost.predict import CONTEXTS, PROMPTS, Prediction, forecast_decode, forecast_prefill
@@ -13,6 +12,7 @@ from localmoe.engine.cost.slp_paper import CHUNK, localmoe_rates, paper_rates
 from localmoe.engine.cost.term import Term
 from localmoe.hub.catalog import load_catalog
 from localmoe.model.config import ModelConfig, read_config
+from localmoe.tui.forecasts import duration, kilo, speed
 
 PAPERS_SHAPE = "deepseek-r1"  # the model that the paper measured
 NUM_GPUS = (1, 2)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
-from localmoe.cli.doctor.amounts import duration, gigabytes, kilo, marked, speed, yes_or_no
 from localmoe.cli.doctor.page import WIDTH
 from localmoe.engine.cost.predict import STREAMS, Prediction, Way
 from localmoe.engine.opening import describe
@@ -11,6 +10,7 @@ from localmoe.engine.outlook import DECODE_GOAL_TOK_S, TTFT_GOAL_S, Outlook
 from localmoe.engine.plan import Plan
 from localmoe.hub.small_files import SmallFiles
 from localmoe.tui.figures import size
+from localmoe.tui.forecasts import duration, gigabytes, kilo, marked, speed, yes_or_no
 
 _INDENT = 19
 _WAYS: dict[Way, str] = {
@@ -23,10 +23,13 @@ _WAYS: dict[Way, str] = {
 def model_lines(files: SmallFiles, one: Outlook, prediction: Prediction | None) -> Iterator[str]:
     """All of it; where the model does not fit, what it is."""
     yield from _about(files, one)
-    if one.plan is None or prediction is None:
+    if one.plan is None:
         return
     yield from _decisions(one.plan)
     yield from _memory(one.plan)
+    if prediction is None:
+        yield from ("", " how fast it runs is unknown, as the disk's rate is: `localmoe doctor --measure` finds out")
+        return
     yield from _prompts(one.plan, prediction, one.is_estimate)
     yield from _decode(prediction, one.is_estimate)
     yield from _verdict(one)

@@ -10,7 +10,7 @@ _AVX512 = (
     ("VBMI", "avx512vbmi"),
     ("BF16", "avx512_bf16"),
 )
-_RANKS = {"scalar": 0, "avx2": 1, "avx2_zen": 1, "avx512": 2, "avx512_bf16": 3, "amx_bf16": 4}
+_RANKS = {"scalar": 0, "avx2": 1, "avx2_zen": 1, "avx512": 2, "avx512_bf16": 2, "avx512_zen": 3, "amx_bf16": 4}
 
 
 def check_cpu(machine: Machine) -> Check:

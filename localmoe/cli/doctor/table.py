@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from localmoe.cli.doctor.amounts import UNKNOWN, duration, gigabytes, kilo, marked, speed, yes_or_no
 from localmoe.engine.outlook import DECODE_GOAL_TOK_S, LONG_PROMPT, TTFT_GOAL_S, Outlook
+from localmoe.tui.forecasts import UNKNOWN, duration, gigabytes, kilo, marked, speed, yes_or_no
 
 _ROW = " {:<26} {:<15} {:>10} {:>12}  {}"
 _GOALS = f"{TTFT_GOAL_S:.0f} s/{DECODE_GOAL_TOK_S:.0f} t/s"

@@ -1,0 +1,1 @@
+"""`localmoe chats`: the chats that are kept, as commands."""

@@ -1,0 +1,1 @@
+"""`localmoe config`: the settings in force, where each comes from, and changing them."""
