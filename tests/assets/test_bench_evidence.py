@@ -32,7 +32,7 @@ def test_the_readme_shows_the_newest_results():
     assert table.in_readme(readme, table.table(rows_of(table.RESULTS))) == readme
 
 
-@pytest.mark.parametrize("name", ["results", "xeon-amx"])
+@pytest.mark.parametrize("name", ["results", "epyc-zen3", "epyc-zen5", "xeon-amx", "epyc-zen4-disk"])
 def test_the_results_have_benchs_columns_and_add_up(name):
     rows = rows_of(BENCH / f"{name}.csv")
     assert tuple(rows[0]) == COLUMNS

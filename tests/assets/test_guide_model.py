@@ -16,7 +16,6 @@ NAN_CODES = (0x7F, 0xFF)
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 # Held-out questions (corpus/heldout.jsonl) on what people ask first, and the intent that must answer.
 ASKED = {
-    "how do I check the version number": "version",
     "what are the keyboard shortcuts in the chat": "keys",
     "is there a light theme": "themes",
     "can you explain stream-loading prefill": "slp",
@@ -24,6 +23,10 @@ ASKED = {
     "where do I get the real weights from": "pull_how",
     "explain MLA in simple terms": "mla",
     "is there a way to get output in JSON": "json",
+    "where do you keep my chat history": "history",
+    "which command removes a model from my disk": "rm_how",
+    "what does --no-save do": "no_save",
+    "how do I turn a bf16 checkpoint into fp8": "cmd_quantize",
     "hello there guide": "hello",
 }
 

@@ -1,6 +1,8 @@
 """Trains the tokenizer on a corpus and encodes the corpus for training.
 
 python prepare.py CORPUS.jsonl DATA_FOLDER MODEL_FOLDER   (the tokenizer files go to MODEL_FOLDER)
+
+With --tokenizer FOLDER an earlier tokenizer is kept, so that weights trained with it go on unchanged.
 """
 
 import argparse
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Tokenizer
 from tokens import THINK, THINK_END, encode, train_tokenizer, write_tokenizer
 
 
@@ -30,10 +33,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("corpus", "data", "model"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--tokenizer", type=Path, help="folder of an earlier tokenizer to keep")
     options = parser.parse_args()
     for folder in (options.data, options.model):
         folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(texts(options.corpus))
+    earlier = options.tokenizer
+    tokenizer = (
+        Tokenizer.from_file(str(earlier / "tokenizer.json")) if earlier else train_tokenizer(texts(options.corpus))
+    )
     write_tokenizer(tokenizer, options.model)
     ids, learned, ends = [], [], [0]
     for conversation in conversations(options.corpus):
