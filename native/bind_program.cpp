@@ -5,13 +5,17 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "bindings.h"
 #include "isa.h"
 #include "ops/ops.h"
+#include "turns.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -82,7 +86,7 @@ int require_whole(const std::vector<ExpertPart>& parts, ExpertMatrix ExpertPart:
   for (const ExpertPart& part : parts) {
     const ExpertMatrix& m = part.*matrix;
     require(m.shape.cols == cols && m.shape.type == (parts[0].*matrix).shape.type, "the experts' shapes do not fit together");
-    require(m.first_row == rows && (rows % kPartRows == 0 || m.shape.rows == 0), "parts of experts follow each other at multiples of 32 rows");
+    require(m.first_row == rows && (rows % kPartRows == 0 || m.shape.rows == 0), "parts of experts follow each other at multiples of 64 rows");
     require(end_of(m) <= part.stride, "an expert ends behind its stride");
     rows += m.shape.rows;
   }
@@ -113,17 +117,46 @@ struct GroupOp {
   int op;
   int num_experts;
   std::vector<size_t> strides;  // of each part
+  std::vector<size_t> ends;     // of each part: where the last row of an expert ends
 };
 
 using Bytes = Array<uint8_t, 1>;
 
-// Experts [first, first + count) as Python has them: of each part the bytes, one expert after the other.
+using Places = Array<int32_t, 1>;
+
+// Experts [first, first + count), or those with a place, as Python has them: of each part the bytes, one expert after
+// the other; or, where they do not follow each other, of each part each expert's.
 struct Group {
   int first;
   int count;
   std::vector<Bytes> data;
   bool overwrites;
+  std::optional<Places> places;
 };
+
+using Word = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A word and the value that is waited for, or written.
+struct Signal {
+  Word word;
+  int32_t value;
+};
+
+// turns.h's, as Python has it.
+struct TurnOf {
+  int first;
+  int end;
+  std::optional<Group> group;
+  std::optional<Signal> waits;
+  std::optional<Signal> tells;
+};
+
+void require_places(const Group& group, int num_experts) {
+  require(group.first == 0 && group.places->shape(0) == static_cast<size_t>(num_experts), "each expert of the layer has a place, or -1");
+  const int32_t* places = group.places->data();
+  const auto is_place = [&](int32_t place) { return place >= -1 && place < group.count; };
+  require(std::all_of(places, places + num_experts, is_place), "a group has no such place");
+}
 
 // A value that is filled, or read, between two runs of a program: keeps the room of both.
 class Hold : public Op {
@@ -157,16 +190,25 @@ class Recorded : public Program {
     kept_.emplace_back(array);
   }
 
-  // Chosen experts of every layer, in one block that runs write and Python reads.
+  // Chosen experts of a layer, in a block that runs write and others read: on pages of its own, which can be locked.
   int32_t* expert_ids(int top_k) {
-    expert_ids_.push_back(std::make_unique<std::vector<int32_t>>(static_cast<size_t>(max_tokens() * top_k)));
-    return expert_ids_.back()->data();
+    constexpr size_t kPageBytes = 4096;
+    const size_t count = static_cast<size_t>(max_tokens() * top_k);
+    const size_t bytes = (count * sizeof(int32_t) + kPageBytes - 1) / kPageBytes * kPageBytes;
+    void* const block = std::aligned_alloc(kPageBytes, bytes);
+    if (block == nullptr) throw std::bad_alloc();
+    expert_ids_.push_back({{static_cast<int32_t*>(block), &std::free}, count});
+    std::fill_n(expert_ids_.back().ids.get(), count, 0);
+    return expert_ids_.back().ids.get();
   }
   int num_routed() const { return static_cast<int>(expert_ids_.size()); }
-  const std::vector<int32_t>& routed(int layer) const { return *expert_ids_.at(static_cast<size_t>(layer)); }
+  std::span<int32_t> routed(int layer) {
+    const Chosen& chosen = expert_ids_.at(static_cast<size_t>(layer));
+    return {chosen.ids.get(), chosen.count};
+  }
 
-  void append_group(std::unique_ptr<Op> op, int num_experts, std::vector<size_t> strides) {
-    groups_.push_back({num_ops(), num_experts, std::move(strides)});
+  void append_group(std::unique_ptr<Op> op, int num_experts, std::vector<size_t> strides, std::vector<size_t> ends) {
+    groups_.push_back({num_ops(), num_experts, std::move(strides), std::move(ends)});
     append(std::move(op));
   }
   bool has_groups() const { return !groups_.empty(); }
@@ -177,23 +219,41 @@ class Recorded : public Program {
       if (op.op < first || op.op >= end) continue;
       require(group.has_value(), "experts that come in groups need a group");
       require(group->first >= 0 && group->count >= 1 && group->first + group->count <= op.num_experts, "the layer has no such experts");
-      require(group->data.size() == op.strides.size(), "a group has bytes of every part");
-      for (size_t p = 0; p < op.strides.size(); ++p) {
-        require(group->data[p].shape(0) >= static_cast<size_t>(group->count) * op.strides[p], "a group's bytes end before its experts");
-      }
+      if (group->places) require_places(*group, op.num_experts);
+      window.data = places(op, *group);
     }
     if (!group) return window;
     window.first = group->first;
     window.count = group->count;
     window.overwrites = group->overwrites;
-    for (const Bytes& data : group->data) window.data.push_back(data.data());
+    if (group->places) window.places.assign(group->places->data(), group->places->data() + group->places->shape(0));
     return window;
   }
 
  private:
+  static std::vector<const uint8_t*> places(const GroupOp& op, const Group& group) {
+    const size_t num_parts = op.strides.size(), count = static_cast<size_t>(group.count);
+    std::vector<const uint8_t*> found;
+    require(group.data.size() == num_parts || group.data.size() == num_parts * count, "a group has bytes of every part");
+    const bool is_scattered = group.data.size() != num_parts;
+    for (size_t p = 0; p < num_parts; ++p) {
+      for (size_t e = 0; e < count; ++e) {
+        const Bytes& data = group.data[is_scattered ? p * count + e : p];
+        const size_t start = is_scattered ? 0 : e * op.strides[p];
+        require(data.shape(0) >= start + op.ends[p], "a group's bytes end before its experts");
+        found.push_back(data.data() + start);
+      }
+    }
+    return found;
+  }
+
   std::vector<GroupOp> groups_;
   std::vector<nb::ndarray<nb::ro>> kept_;
-  std::vector<std::unique_ptr<std::vector<int32_t>>> expert_ids_;
+  struct Chosen {
+    std::unique_ptr<int32_t, void (*)(void*)> ids;
+    size_t count;
+  };
+  std::vector<Chosen> expert_ids_;
 };
 
 void require_segments(const Run& run, const Recorded& program, int covered, const Logits& logits) {
@@ -202,19 +262,14 @@ void require_segments(const Run& run, const Recorded& program, int covered, cons
   require(logits.shape(0) == run.selected.size(), "one row of logits per selected token");
 }
 
-// Ops [first, end) of the program, for the same tokens in every run until all are through.
-bool run_ops(Recorded& program, Pool& pool, int first, int end, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts,
-             const Array<int32_t, 1>& counts, const Array<int32_t, 1>& tables, const Array<int32_t, 1>& table_starts,
-             const Array<int32_t, 1>& selected, Logits& logits, bool urgent, const Flag* cancel,
-             const std::optional<Array<int32_t, 3>>& forced, const std::optional<Group>& group) {
-  require(0 <= first && first <= end && end <= program.num_ops(), "the program has no such ops");
+// A run of some of the program's ops for given tokens.
+Run run_of(Recorded& program, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts, const Array<int32_t, 1>& counts,
+           const Array<int32_t, 1>& tables, const Array<int32_t, 1>& table_starts, const Array<int32_t, 1>& selected, Logits& logits,
+           const std::optional<Array<int32_t, 3>>& forced) {
   Run run;
-  run.first_op = first;
-  run.end_op = end;
   run.num_tokens = static_cast<int>(ids.shape(0));
   run.ids = ids.data();
   run.logits = logits.data();
-  run.window = program.window(first, end, group);
   int covered = 0;
   for (size_t s = 0; s < counts.shape(0); ++s) {
     run.segments.push_back({covered, counts.data()[s], starts.data()[s], tables.data() + table_starts.data()[s]});
@@ -228,8 +283,52 @@ bool run_ops(Recorded& program, Pool& pool, int first, int end, const Array<int3
             "forced experts are [moe layers, tokens, K]");
     run.forced_experts = forced->data();
   }
+  return run;
+}
+
+// Ops [first, end) of the program, for the same tokens in every run until all are through.
+bool run_ops(Recorded& program, Pool& pool, int first, int end, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts,
+             const Array<int32_t, 1>& counts, const Array<int32_t, 1>& tables, const Array<int32_t, 1>& table_starts,
+             const Array<int32_t, 1>& selected, Logits& logits, bool urgent, const Flag* cancel,
+             const std::optional<Array<int32_t, 3>>& forced, const std::optional<Group>& group) {
+  require(0 <= first && first <= end && end <= program.num_ops(), "the program has no such ops");
+  Run run = run_of(program, ids, starts, counts, tables, table_starts, selected, logits, forced);
+  run.first_op = first;
+  run.end_op = end;
+  run.window = program.window(first, end, group);
   nb::gil_scoped_release release;
   return program.forward(pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, std::move(run));
+}
+
+int32_t* word_of(const std::optional<Signal>& signal) {
+  if (!signal) return nullptr;
+  require(signal->word.shape(0) == 1, "a flag is one word");
+  return signal->word.data();
+}
+
+// All turns of a step; see turns.h.
+bool run_turns(Recorded& program, Pool& pool, const std::vector<TurnOf>& turns, int32_t base, const Array<int32_t, 1>& ids,
+               const Array<int32_t, 1>& starts, const Array<int32_t, 1>& counts, const Array<int32_t, 1>& tables,
+               const Array<int32_t, 1>& table_starts, const Array<int32_t, 1>& selected, Logits& logits, bool urgent, const Flag* cancel,
+               const std::optional<Array<int32_t, 3>>& forced, nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>& times) {
+  require(times.shape(0) == turns.size() && times.shape(1) == 2, "each turn has a begin and an end");
+  const Run run = run_of(program, ids, starts, counts, tables, table_starts, selected, logits, forced);
+  std::vector<Turn> taken;
+  for (const TurnOf& turn : turns) {
+    require(0 <= turn.first && turn.first <= turn.end && turn.end <= program.num_ops(), "the program has no such ops");
+    taken.push_back({turn.first, turn.end, program.window(turn.first, turn.end, turn.group), word_of(turn.waits), turn.waits ? turn.waits->value : 0,
+                     word_of(turn.tells), turn.tells ? turn.tells->value : 0});
+  }
+  double* const at = times.data();
+  nb::gil_scoped_release release;
+  return take_turns(program, pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, run, taken, base, at);
+}
+
+bool wait_for_word(const Word& word, int32_t value, double timeout) {
+  require(word.shape(0) == 1, "a flag is one word");
+  const int32_t* at = word.data();
+  nb::gil_scoped_release release;
+  return wait_word(at, value, nullptr, now_ns() + static_cast<int64_t>(timeout * 1e9), 0);
 }
 
 bool forward(Recorded& program, Pool& pool, const Array<int32_t, 1>& ids, const Array<int32_t, 1>& starts,
@@ -279,6 +378,10 @@ void bind_recording(nb::class_<Recorded>& c) {
   c.def("silu_mul", [](Recorded& p, Rows gate, Rows up, Rows out) {
     require(gate.width == up.width && gate.width == out.width, "the product's widths differ");
     p.append(make_silu_mul(gate, up, out));
+  });
+  c.def("widen", [](Recorded& p, Rows x, Rows out) {
+    require(2 * x.width == out.width, "two BF16 lie in the place of a float");
+    p.append(make_widen(x, out));
   });
   c.def("select", [](Recorded& p, Rows x, Rows out) { p.append(make_select(x, out)); });
   c.def("rope", [](Recorded& p, Rows x, const Array<float, 1>& inv_freq, float scale, bool interleaved, int head_dim) {
@@ -334,21 +437,22 @@ void bind_recording(nb::class_<Recorded>& c) {
     }
     require(x.width == out.width, "experts give as many columns as they take");
     require_experts(parts, x.width);
-    const RoutingRows routing{const_cast<int32_t*>(p.routed(layer).data()), layer, weights.width, weights};
+    const RoutingRows routing{p.routed(layer).data(), layer, weights.width, weights};
     p.append(make_experts(x, routing, std::move(parts), out));
   });
   c.def("expert_group", [](Recorded& p, Rows x, int layer, Rows weights, const std::vector<PartArray>& arrays, int num_experts, Rows out) {
     std::vector<ExpertPart> parts;
-    std::vector<size_t> strides;
+    std::vector<size_t> strides, ends;
     for (const PartArray& array : arrays) {
       parts.push_back(array.part());
       parts.back().num_experts = num_experts;
       strides.push_back(parts.back().stride);
+      ends.push_back(std::max({end_of(array.gate), end_of(array.up), end_of(array.down)}));
     }
     require(x.width == out.width && num_experts >= 1, "experts give as many columns as they take");
     require_experts(parts, x.width);
-    const RoutingRows routing{const_cast<int32_t*>(p.routed(layer).data()), layer, weights.width, weights};
-    p.append_group(make_expert_group(x, routing, std::move(parts), out), num_experts, std::move(strides));
+    const RoutingRows routing{p.routed(layer).data(), layer, weights.width, weights};
+    p.append_group(make_expert_group(x, routing, std::move(parts), out), num_experts, std::move(strides), std::move(ends));
   }, "x"_a, "layer"_a, "weights"_a, "parts"_a, "num_experts"_a, "out"_a,
      "The experts of a layer, a group at a time: of the parts only where rows lie in an expert's bytes counts.");
   c.def("hold", [](Recorded& p, Rows /*x*/, Rows /*out*/) { p.append(std::make_unique<Hold>()); }, "x"_a, "out"_a,
@@ -377,17 +481,31 @@ void bind_program(nb::module_& m) {
       .def("__init__", [](PartArray* self, const Array<uint8_t, 2>& blob, ExpertMatrix gate, ExpertMatrix up, ExpertMatrix down) {
         new (self) PartArray{blob, gate, up, down};
       }, "blob"_a, "gate"_a, "up"_a, "down"_a);
-  nb::class_<Group>(m, "ExpertGroup", "Experts [first, first + count): of each part their bytes, one expert after the other.")
-      .def("__init__", [](Group* self, int first, int count, const std::vector<Bytes>& data, bool overwrites) {
-        new (self) Group{first, count, data, overwrites};
-      }, "first"_a, "count"_a, "data"_a, "overwrites"_a);
+  nb::class_<Group>(m, "ExpertGroup", "Experts [first, first + count), or those that have a place [E] (-1: none): of each part their bytes, one after the other; or of each part each expert's.")
+      .def("__init__", [](Group* self, int first, int count, const std::vector<Bytes>& data, bool overwrites, const std::optional<Places>& places) {
+        new (self) Group{first, count, data, overwrites, places};
+      }, "first"_a, "count"_a, "data"_a, "overwrites"_a, "places"_a.none() = nb::none());
+  nb::class_<Signal>(m, "Signal", "A word of memory [1] and a value of it, counted from a step's first.")
+      .def("__init__", [](Signal* self, const Word& word, int32_t value) { new (self) Signal{word, value}; }, "word"_a, "value"_a);
+  nb::class_<TurnOf>(m, "Turn", "Ops [first, end), begun at one signal, and another when they are through.")
+      .def("__init__", [](TurnOf* self, int first, int end, const std::optional<Group>& group, const std::optional<Signal>& waits,
+                          const std::optional<Signal>& tells) { new (self) TurnOf{first, end, group, waits, tells}; },
+           "first"_a, "end"_a, "group"_a.none(), "waits"_a.none(), "tells"_a.none());
+  m.def("wait_word", &wait_for_word, "word"_a, "value"_a, "timeout"_a, "Whether the word is at `value`, or above, within so many seconds.");
   nb::class_<Recorded> program(m, "Program", "The network's ops, recorded once, run for up to max_tokens tokens by one call.");
   program.def(nb::init<int, const std::string&>(), "max_tokens"_a, "target"_a)
       .def("plan", &Program::plan, "arena_floats"_a, "num_workers"_a, "worker_nodes"_a = std::vector<int>{})
       .def_prop_ro("target", [](const Recorded& p) { return std::string(p.kernels().name); })
       .def_prop_ro("progress", &Program::progress)
       .def_prop_ro("nbytes", &Program::nbytes)
-      .def("routed", [](const Recorded& p, int layer) { return p.routed(layer); }, "layer"_a)
+      .def("routed", [](nb::handle_t<Recorded> self, int layer) {
+        const std::span<int32_t> ids = nb::cast<Recorded&>(self).routed(layer);
+        return nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(ids.data(), {ids.size()}, self);
+      }, "layer"_a, "[max tokens * K]: the experts that were chosen in a routed layer, a view.")
+      .def_prop_ro("arena", [](nb::handle_t<Recorded> self) {
+        Recorded& program = nb::cast<Recorded&>(self);
+        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(program.arena(), {program.arena_bytes()}, self);
+      }, "Where its values lie.")
       .def_prop_ro("num_ops", &Program::num_ops)
       .def("view", [](nb::handle_t<Recorded> self, Rows rows, int count) {
         Recorded& program = nb::cast<Recorded&>(self);
@@ -398,6 +516,9 @@ void bind_program(nb::module_& m) {
       .def("run", &run_ops, "pool"_a, "first"_a, "end"_a, "ids"_a, "starts"_a, "counts"_a, "tables"_a, "table_starts"_a, "selected"_a,
            "logits"_a, "urgent"_a, "cancel"_a.none(), "forced"_a.none(), "group"_a.none(),
            "Ops [first, end) only. Values stay in place from one run to the next; false when cancelled.")
+      .def("take_turns", &run_turns, "pool"_a, "turns"_a, "base"_a, "ids"_a, "starts"_a, "counts"_a, "tables"_a, "table_starts"_a, "selected"_a,
+           "logits"_a, "urgent"_a, "cancel"_a.none(), "forced"_a.none(), "times"_a,
+           "All turns of a step that a device computes the rest of; `times` gets begin and end of each. False when cancelled.")
       .def("forward", &forward, "pool"_a, "ids"_a, "starts"_a, "counts"_a, "tables"_a, "table_starts"_a, "logits"_a, "all_logits"_a,
            "urgent"_a, "cancel"_a.none(), "forced"_a.none());
   bind_recording(program);

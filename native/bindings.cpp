@@ -22,14 +22,27 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Place = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-ptrdiff_t copy(const Bytes& source, const Place& target, const std::string& kind) {
+// The kind named `name`, of which there are whole values in `bytes`.
+ValueKind kind_of(const std::string& name, size_t bytes) {
   constexpr const char* kKinds[] = {"fp8", "bf16", "f32", "scale"};
-  const auto* found = std::find(std::begin(kKinds), std::end(kKinds), kind);
+  const auto* found = std::find(std::begin(kKinds), std::end(kKinds), name);
   const size_t size = found - std::begin(kKinds) < 2 ? found - std::begin(kKinds) + 1 : 4;
-  if (found == std::end(kKinds)) throw std::invalid_argument("no kind of value is named " + kind);
-  if (source.shape(0) != target.shape(0) || source.shape(0) % size != 0) throw std::invalid_argument("lengths do not fit");
+  if (found == std::end(kKinds)) throw std::invalid_argument("no kind of value is named " + name);
+  if (bytes % size != 0) throw std::invalid_argument("lengths do not fit");
+  return static_cast<ValueKind>(found - std::begin(kKinds));
+}
+
+ptrdiff_t copy(const Bytes& source, const Place& target, const std::string& name) {
+  const ValueKind kind = kind_of(name, source.shape(0));
+  if (source.shape(0) != target.shape(0)) throw std::invalid_argument("lengths do not fit");
   nb::gil_scoped_release release;
-  return copy_values(source.data(), target.data(), source.shape(0), static_cast<ValueKind>(found - std::begin(kKinds)));
+  return copy_values(source.data(), target.data(), source.shape(0), kind);
+}
+
+ptrdiff_t find_bad(const Bytes& values, const std::string& name) {
+  const ValueKind kind = kind_of(name, values.shape(0));
+  nb::gil_scoped_release release;
+  return find_bad_value(values.data(), values.shape(0), kind);
 }
 
 }  // namespace
@@ -59,11 +72,16 @@ NB_MODULE(_native, m) {
   nb::class_<Pool>(m, "Pool", "Persistent workers, one per entry of `cpus`, pinned to it (-1: not pinned).")
       .def(nb::init<const std::vector<int>&>(), "cpus"_a)
       .def_prop_ro("num_workers", &Pool::num_workers)
+      .def_prop_rw("share", &Pool::share, [](Pool& pool, double share) {
+        if (!(share > 0 && share <= 1)) throw std::invalid_argument("a share is above 0 and at most 1");
+        pool.set_share(share);
+      }, "Of the workers' time, for urgent tiles while there are bulk ones. 1: urgent tiles always go first.")
       .def("counters", &Pool::counters, "What the workers did since the counters were reset, from any thread.")
       .def("reset_counters", &Pool::reset_counters);
   m.def("copy_values", &copy, "source"_a, "target"_a, "kind"_a,
         "Copies weights, [bytes] to [bytes], until a bad value is met: the place of its first byte, or -1. `kind` is fp8, "
         "bf16, f32 or scale. Raises ValueError for another kind, or lengths that do not fit.");
+  m.def("find_bad_value", &find_bad, "values"_a, "kind"_a, "As copy_values, but only looks.");
   bind_program(m);
   bind_measure(m);
 }

@@ -56,6 +56,15 @@ bool has_bad(const uint8_t* bytes, size_t num_bytes) {
 constexpr size_t kChunk = 16 << 10;  // stays in L1 between being copied and being looked at
 
 template <class Kind>
+ptrdiff_t find(const uint8_t* values, size_t num_bytes) {
+  for (size_t at = 0; at < num_bytes; at += kChunk) {
+    const size_t n = std::min(kChunk, num_bytes - at);
+    if (has_bad<Kind>(values + at, n)) return static_cast<ptrdiff_t>(at) + first_bad<Kind>(values + at, n);
+  }
+  return -1;
+}
+
+template <class Kind>
 ptrdiff_t copy(const uint8_t* from, uint8_t* to, size_t num_bytes) {
   for (size_t at = 0; at < num_bytes; at += kChunk) {
     const size_t n = std::min(kChunk, num_bytes - at);
@@ -73,6 +82,15 @@ ptrdiff_t copy_values(const uint8_t* from, uint8_t* to, size_t bytes, ValueKind 
     case ValueKind::bf16: return copy<Bf16>(from, to, bytes);
     case ValueKind::f32: return copy<F32>(from, to, bytes);
     default: return copy<Scale>(from, to, bytes);
+  }
+}
+
+ptrdiff_t find_bad_value(const uint8_t* values, size_t bytes, ValueKind kind) {
+  switch (kind) {
+    case ValueKind::fp8: return find<Fp8>(values, bytes);
+    case ValueKind::bf16: return find<Bf16>(values, bytes);
+    case ValueKind::f32: return find<F32>(values, bytes);
+    default: return find<Scale>(values, bytes);
   }
 }
 

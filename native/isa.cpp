@@ -38,16 +38,17 @@ std::vector<Target> targets() {
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
   const Target f16c{&kAvx2Kernels, &kAvx2Measures, avx2};
   const Target shift{&kAvx2ZenKernels, &kAvx2ZenMeasures, avx2};
-  // Where FP32 denormals cost nothing, and a VDPBF16PS no more than an FMA (3 cycles on Intel's).
+  // Where FP32 denormals cost nothing.
   const bool zen = __builtin_cpu_is("amd") != 0;
   static const bool amx_bf16 = avx512 && __builtin_cpu_supports("avx512vbmi") && has_amx_bf16();
-  const Target f32{&kAvx512Kernels, &kAvx512Measures, avx512};
-  const Target bf16{&kAvx512Bf16Kernels, &kAvx512Bf16Measures, avx512_bf16};
+  const Target half{&kAvx512Kernels, &kAvx512Measures, avx512};
+  const Target wide_shift{&kAvx512ZenKernels, &kAvx512ZenMeasures, avx512};
   return {{&kScalarKernels, &kScalarMeasures, true},
           zen ? f16c : shift,
           zen ? shift : f16c,
-          zen ? f32 : bf16,
-          zen ? bf16 : f32,
+          zen ? half : wide_shift,
+          {&kAvx512Bf16Kernels, &kAvx512Bf16Measures, avx512_bf16},
+          zen ? wide_shift : half,
           {&kAmxBf16Kernels, &kAmxBf16Measures, amx_bf16}};
 }
 

@@ -92,7 +92,7 @@ struct Kernels {
   void (*f32_to_bf16)(const float* x, uint16_t* out, int n);  // round to nearest even
 
   // GEMV for 1..8 tokens. gemv_prepare fills the room of padded(n) floats: x in the form in which gemv reads it, zeros
-  // behind. It works on pieces too: preparing columns [a, b) with a a multiple of 32 writes out + a only.
+  // behind. It works on pieces too: preparing columns [a, b) with a a multiple of 64 writes out + a only.
   void (*gemv_prepare)(const float* x, int n, WeightType type, float* out);
   // y[t][row] for row in [row0, row1): weights decoded once for all tokens. x[t] as gemv_prepare left it.
   void (*gemv)(const Matrix& w, int row0, int row1, const float* const* x, int num_tokens, float* const* y);
@@ -134,6 +134,7 @@ extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2ZenKernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512ZenKernels;
 extern const Kernels kAvx512Bf16Kernels;
 extern const Kernels kAmxBf16Kernels;
 

@@ -19,6 +19,7 @@ extern const Measures kScalarMeasures;
 extern const Measures kAvx2Measures;
 extern const Measures kAvx2ZenMeasures;
 extern const Measures kAvx512Measures;
+extern const Measures kAvx512ZenMeasures;
 extern const Measures kAvx512Bf16Measures;
 extern const Measures kAmxBf16Measures;
 

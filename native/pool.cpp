@@ -53,6 +53,19 @@ double load(const std::atomic<int64_t>& ns) { return static_cast<double>(ns.load
 
 }  // namespace
 
+void Share::spend(int urgency, int64_t ns, bool has_bulk, int64_t now) {
+  const int share = get();
+  if (share == kWhole || (urgency == 0 && !has_bulk)) return;
+  const int64_t change = urgency == 0 ? ns * (kWhole - share) : -ns * share;
+  constexpr int64_t kMost = kWindowNs * kWhole;
+  int64_t before = lead_.load(std::memory_order_relaxed);
+  int64_t after = 0;
+  do {
+    after = std::clamp(before + change, -kMost, kMost);
+  } while (!lead_.compare_exchange_weak(before, after, std::memory_order_relaxed));
+  if (before > 0 && after <= 0) free_since_ns_.store(now, std::memory_order_relaxed);
+}
+
 Pool::Pool(const std::vector<int>& cpus) : tallies_(cpus.size()) {
   if (cpus.empty()) throw std::invalid_argument("a pool needs at least one worker");
   try {
@@ -95,6 +108,8 @@ void Pool::reset_counters() {
 
 bool Pool::run(Job& job, Urgency urgency, const Flag* cancel) {
   Slot& slot = claim(urgency);
+  const bool is_bulk = urgency == Urgency::bulk;
+  num_bulk_.fetch_add(is_bulk, std::memory_order_relaxed);
   slot.cancel = cancel;
   slot.cancelled = false;
   slot.finished.store(0);
@@ -103,6 +118,7 @@ bool Pool::run(Job& job, Urgency urgency, const Flag* cancel) {
   advance(slot, static_cast<int>(urgency), job, -1);  // the caller begins the first stage
   while (slot.finished.load() == 0) futex_wait(slot.finished, 0);
   while (slot.users.load() != 0) std::this_thread::yield();  // a worker may look at the job until it has let go
+  num_bulk_.fetch_sub(is_bulk, std::memory_order_relaxed);
   const bool complete = !slot.cancelled;
   slot.claimed.store(false);
   return complete;
@@ -143,15 +159,19 @@ void Pool::work(int index, int cpu) {
 }
 
 bool Pool::take_tile(Worker& worker) {
-  for (int urgency = 0; urgency < 2; ++urgency) {
-    for (Slot& slot : slots_[urgency]) {
-      // Without this look every idle worker would keep writing to the line that the busy ones take tiles from.
-      if (!has_tile(slot.state.load(std::memory_order_relaxed))) continue;
-      slot.users.fetch_add(1);
-      const bool taken = take_tile_from(slot, urgency, worker);
-      slot.users.fetch_sub(1);
-      if (taken) return true;
-    }
+  worker.puts_bulk_first = share_.get() < Share::kWhole && share_.is_used_up();
+  const int first = worker.puts_bulk_first ? 1 : 0;
+  return take_tile_of(first, worker) || take_tile_of(1 - first, worker);
+}
+
+bool Pool::take_tile_of(int urgency, Worker& worker) {
+  for (Slot& slot : slots_[static_cast<size_t>(urgency)]) {
+    // Without this look every idle worker would keep writing to the line that the busy ones take tiles from.
+    if (!has_tile(slot.state.load(std::memory_order_relaxed))) continue;
+    slot.users.fetch_add(1);
+    const bool taken = take_tile_from(slot, urgency, worker);
+    slot.users.fetch_sub(1);
+    if (taken) return true;
   }
   return false;
 }
@@ -177,6 +197,7 @@ bool Pool::take_tile_from(Slot& slot, int urgency, Worker& worker) {
   }
   tally.tiles[urgency].fetch_add(1, std::memory_order_relaxed);
   tally.busy_ns[urgency].fetch_add(end - start, std::memory_order_relaxed);
+  share_.spend(urgency, end - start, num_bulk_.load(std::memory_order_relaxed) > 0, end);
   worker.is_idle = false;
   worker.last_urgency = urgency;
   worker.free_since_ns = end;
@@ -184,12 +205,13 @@ bool Pool::take_tile_from(Slot& slot, int urgency, Worker& worker) {
 }
 
 // When a tile that was just taken starts: in a row of tiles of one class where the one before ended, which saves a look
-// at the clock. Records the wait of an urgent tile for the worker's bulk work.
+// at the clock. Records the wait of an urgent tile for the worker's bulk work, from when its class had share left.
 int64_t Pool::start_tile(const Slot& slot, int urgency, const Worker& worker) {
   if (!worker.is_idle && worker.last_urgency == urgency) return worker.free_since_ns;
   const int64_t now = now_ns();
-  const int64_t published = slot.published_ns.load(std::memory_order_relaxed);
-  if (urgency == 0 && !worker.is_idle && published < worker.free_since_ns) waits_.record(now - published);
+  const int64_t published = std::max(slot.published_ns.load(std::memory_order_relaxed), share_.free_since_ns());
+  const bool may_wait = urgency == 0 && !worker.is_idle && !worker.puts_bulk_first;
+  if (may_wait && published < worker.free_since_ns) waits_.record(now - published);
   return now;
 }
 

@@ -4,6 +4,7 @@
 // that finishes a stage's last tile begins the next one itself, so no thread is woken between stages.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -15,6 +16,33 @@
 namespace localmoe {
 
 enum class Urgency : int { urgent, bulk };  // decode, prefill
+
+// How the workers' time is shared while jobs of both classes run. A job's tiles are urgent or bulk; urgent ones go first as
+// long as their class has not had more than its share of what both classes have had lately, then a worker takes a bulk
+// tile first. What one class does not use the other one takes at once: no tile ever waits for a tile that is not there.
+class Share {
+ public:
+  static constexpr int kWhole = 1024;
+  // How far back the past counts: so much worker time that one class had too much of is made up for, and no more.
+  static constexpr int64_t kWindowNs = 5'000'000;
+
+  // Of `kWhole`; kWhole: urgent tiles always go first.
+  void set(int urgent) { urgent_.store(std::clamp(urgent, 1, kWhole), std::memory_order_relaxed); }
+  int get() const { return urgent_.load(std::memory_order_relaxed); }
+
+  // Whether the urgent class has had its share.
+  bool is_used_up() const { return lead_.load(std::memory_order_relaxed) > 0; }
+  // Since when it had not; looked at only while it has not.
+  int64_t free_since_ns() const { return free_since_ns_.load(std::memory_order_relaxed); }
+
+  // A worker spent `ns` until `now` on a class. Urgent work that no bulk job waits for takes nothing from anybody.
+  void spend(int urgency, int64_t ns, bool has_bulk, int64_t now);
+
+ private:
+  std::atomic<int> urgent_{kWhole};
+  alignas(64) std::atomic<int64_t> lead_{0};  // what the urgent class had beyond its share: ns, times kWhole
+  std::atomic<int64_t> free_since_ns_{0};
+};
 
 // Set from any thread; looked at before each tile. Cleared only while no job runs under it.
 class Flag {
@@ -50,6 +78,10 @@ class Pool {
   // Runs `job` to its end and returns true, or false when `cancel` was set. Blocks; may be called from several threads.
   bool run(Job& job, Urgency urgency, const Flag* cancel);
 
+  // Of the workers' time, for urgent tiles while there are bulk ones; from any thread, at any time.
+  void set_share(double urgent) { share_.set(static_cast<int>(urgent * Share::kWhole + 0.5)); }
+  double share() const { return static_cast<double>(share_.get()) / Share::kWhole; }
+
   int num_workers() const { return static_cast<int>(workers_.size()); }
   // Both may be called while jobs run; they then take in, or leave out, part of what is running.
   PoolCounters counters() const;
@@ -76,11 +108,13 @@ class Pool {
     int index;
     bool is_idle = true;   // looked for a tile since the last one and found none
     int last_urgency = 0;  // of the last tile
+    bool puts_bulk_first = false;  // urgent tiles have had their share
     int64_t free_since_ns = 0;  // the end of the last tile, or of sleep
   };
 
   void work(int index, int cpu);
   bool take_tile(Worker& worker);
+  bool take_tile_of(int urgency, Worker& worker);
   bool take_tile_from(Slot& slot, int urgency, Worker& worker);
   int64_t start_tile(const Slot& slot, int urgency, const Worker& worker);
   void advance(Slot& slot, int urgency, Job& job, int stage);
@@ -89,6 +123,8 @@ class Pool {
   void stop();
 
   std::array<std::array<Slot, kSlots>, 2> slots_;
+  std::atomic<int> num_bulk_{0};  // jobs in flight
+  Share share_;
   Histogram waits_;
   std::vector<Tally> tallies_;  // one per worker
   alignas(64) std::atomic<uint32_t> epoch_{0};  // changes whenever there is something new to take

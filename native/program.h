@@ -44,12 +44,14 @@ struct RopeTable {
   std::vector<float> cos, sin;  // [tokens][inv_freq.size()]
 };
 
-// Routed experts [first, first + count) of the layer whose group op runs, where they lie during this run.
+// Routed experts of the layer whose group op runs, where they lie during this run: [first, first + count), or those that
+// have a place among `count`.
 struct ExpertWindow {
   int first = 0;
   int count = 0;
-  std::vector<const uint8_t*> data;  // of each part: the bytes of expert `first`, the others behind it at the part's stride
+  std::vector<const uint8_t*> data;  // of each part, `count` at a time: where each expert's bytes begin
   bool overwrites = true;            // the sum of these experts replaces what the rows hold; else it is added
+  std::vector<int32_t> places;  // of each of the layer's experts: its number in the window, -1: not of it; or empty
 };
 
 // What one run is given, and where its memory lies. It runs the ops [first_op, end_op).
@@ -114,6 +116,8 @@ class Program : public Job {
   const Kernels& kernels() const { return kernels_; }
   float progress() const;  // 0 to 1, from any thread
   float* row(const Rows& rows, int index) const;  // in the arena
+  float* arena() const { return arena_.data; }
+  size_t arena_bytes() const { return arena_.size; }
   size_t nbytes() const { return arena_.size + scratch_.size + worker_.size; }
 
  private:

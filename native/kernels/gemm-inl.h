@@ -3,6 +3,18 @@
 constexpr int kStripVecs = kStrip / kLanes;
 constexpr int kPanel = 128;                   // columns decoded at once: a panel and a strip's part of it stay in L1
 constexpr int kPanelStride = kPanel + 16;     // floats; not a power of two, which would pile rows onto few cache sets
+static_assert(kBlock % kPanel == 0);
+
+// How columns of type W lie in a panel, and so rows in a packed operand: in steps of columns of whose order the decoder makes
+// what it likes. A target that has something quicker specialises this in a file before this one.
+template <class W>
+struct Panels {
+  static constexpr int kStep = 1;
+  static constexpr float kOperandUnit = 1.0f;              // what goes into an operand is multiplied by
+  static constexpr int place(int column) { return column; }
+  // Columns [col, col + n) of a row, no more than a panel, and zeros to the end of the last step.
+  static KERNEL_INLINE void decode(const Matrix& w, int row, int col, int n, float* out) { decode_run<W>(w, row, col, n, out); }
+};
 
 // Strips that are multiplied together, of `left` ones: with one vector a strip, a left side would be loaded for every FMA.
 constexpr int kMostStrips = kStripVecs == 1 ? 3 : 1;
@@ -77,20 +89,37 @@ void multiply(const float* a, ptrdiff_t a_stride, int rows, int n, StripPlaces a
 }
 
 // Columns [k, k + kLanes) of x's rows side by side, the missing rows zero.
+template <class W>
 KERNEL_INLINE void pack_square(const float* const* x, int num, int k, float* out) {
+  const Vec unit = splat(Panels<W>::kOperandUnit);
   Vec square[kLanes];
-  KERNEL_UNROLL for (int t = 0; t < kLanes; ++t) square[t] = t < num ? load(x[t] + k) : zeros();
+  KERNEL_UNROLL for (int t = 0; t < kLanes; ++t) square[t] = t < num ? load(x[t] + k) * unit : zeros();
   transpose(square);
-  KERNEL_UNROLL for (int i = 0; i < kLanes; ++i) store(out + i * kStrip, square[i]);
+  KERNEL_UNROLL for (int i = 0; i < kLanes; ++i) store(out + Panels<W>::place(k + i) * kStrip, square[i]);
 }
 
+template <class W>
 void pack_columns(const float* const* x, int num_tokens, int cols, float* out) {
   int k = 0;
   for (; k + kLanes <= cols; k += kLanes) {
-    for (int t = 0; t < kStrip; t += kLanes) pack_square(x + t, num_tokens - t, k, out + k * kStrip + t);
+    for (int t = 0; t < kStrip; t += kLanes) pack_square<W>(x + t, num_tokens - t, k, out + t);
   }
   for (; k < padded(cols); ++k) {
-    for (int t = 0; t < kStrip; ++t) out[k * kStrip + t] = t < num_tokens && k < cols ? x[t][k] : 0.0f;
+    float* row = out + Panels<W>::place(k) * kStrip;
+    for (int t = 0; t < kStrip; ++t) row[t] = t < num_tokens && k < cols ? x[t][k] * Panels<W>::kOperandUnit : 0.0f;
+  }
+}
+
+// Rows [row0, row0 + rows) of an operand are those of c; the last ones bring the zeros that pad them.
+template <class W>
+void pack_rows(const float* c, int rows, int row0, int cols, float* out) {
+  const Vec unit = splat(Panels<W>::kOperandUnit);
+  for (int r = 0; r < rows; ++r) {
+    float* row = out + Panels<W>::place(row0 + r) * kStrip;
+    for (int t = 0; t < kStrip; t += kLanes) store(row + t, load(c + r * kStrip + t) * unit);
+  }
+  for (int k = row0 + rows; row0 + rows == cols && k < padded(cols); ++k) {
+    for (int t = 0; t < kStrip; t += kLanes) store(out + Panels<W>::place(k) * kStrip + t, zeros());
   }
 }
 
@@ -112,7 +141,7 @@ void unpack(const float* c, int rows, int num_tokens, float* const* y, int col0)
 // Columns [col, col + n) of rows [row0, row1) to scratch.
 template <class W>
 void decode_panel(const Matrix& w, int row0, int row1, int col, int n, float* scratch) {
-  for (int row = row0; row < row1; ++row) decode_run<W>(w, row, col, n, scratch + (row - row0) * kPanelStride);
+  for (int row = row0; row < row1; ++row) Panels<W>::decode(w, row, col, n, scratch + (row - row0) * kPanelStride);
 }
 
 // Asks for the panel behind the one at `col`, of rows [from, to) of it. While the caller multiplies, some rows at a time: all
@@ -122,7 +151,8 @@ void ask_for_panel(const Matrix& w, int row0, int from, int to, int col) {
   constexpr int kBytes = kPanel * static_cast<int>(sizeof(typename W::Element));
   for (int r = from; r < to; ++r) {
     const char* next = reinterpret_cast<const char*>(row_of<W>(w, row0 + r) + col) + kBytes;
-    for (int i = 0; i < kBytes; i += kLine) prefetch(next + i);
+    const char* end = next + kBytes;
+    for (next -= reinterpret_cast<uintptr_t>(next) % kLine; next < end; next += kLine) prefetch_stream(next);
   }
 }
 
@@ -133,7 +163,7 @@ void multiply_panel(const float* panel, int rows, int n, StripPlaces at, bool ac
   const int lines = (n * kRows + rows - 1) / rows;  // of each next strip, for each block of rows
   for (int r = 0; r < rows; r += kRows) {
     for (int s = Strips; s < 2 * Strips; ++s) {
-      for (int i = 0; i < lines; ++i) prefetch(at.b + s * at.b_strip + (r / kRows * lines + i) * kStrip);
+      for (int i = 0; i < lines; ++i) prefetch_stream(at.b + s * at.b_strip + (r / kRows * lines + i) * kStrip);
     }
     multiply_vecs<Vecs, Strips>(panel + r * kPanelStride, kPanelStride, smaller(kRows, rows - r), n, at, accumulate);
     at.c += kRows * at.c_stride;
@@ -150,9 +180,10 @@ void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const
   const int rows = rows_each * Matrices;
   const ptrdiff_t strip_floats = static_cast<ptrdiff_t>(padded(cols)) * kStrip;
   for (int col = 0; col < cols; col += kPanel) {
-    const int n = smaller(kPanel, cols - col);
+    const int left_cols = smaller(kPanel, cols - col);
+    const int n = (left_cols + Panels<W>::kStep - 1) / Panels<W>::kStep * Panels<W>::kStep;
     for (int m = 0; m < Matrices; ++m) {
-      decode_panel<W>(*w[m], row0, row1, col, n, scratch + m * rows_each * kPanelStride);
+      decode_panel<W>(*w[m], row0, row1, col, left_cols, scratch + m * rows_each * kPanelStride);
     }
     StripPlaces at{packed + static_cast<ptrdiff_t>(col) * kStrip, kStrip, strip_floats, out, kStrip, out_stride};
     int asked = 0;  // rows of each matrix
@@ -182,13 +213,9 @@ struct Gemm {
   static constexpr int kKeptBytes = 1 << 30;     // of strips: FMAs take longer than what they read, wherever it comes from
   static constexpr size_t kScratchFloats = static_cast<size_t>(kGemmRows) * kPanelStride;
 
-  static void pack(const float* const* x, int num_tokens, int cols, float* out) { pack_columns(x, num_tokens, cols, out); }
+  static void pack(const float* const* x, int num_tokens, int cols, float* out) { pack_columns<W>(x, num_tokens, cols, out); }
 
-  static void pack_product(const float* c, int rows, int row0, int cols, float* out) {
-    __builtin_memcpy(out + row0 * kStrip, c, sizeof(float) * static_cast<size_t>(rows * kStrip));
-    const int missing = row0 + rows == cols ? padded(cols) - cols : 0;
-    __builtin_memset(out + (row0 + rows) * kStrip, 0, sizeof(float) * static_cast<size_t>(missing * kStrip));
-  }
+  static void pack_product(const float* c, int rows, int row0, int cols, float* out) { pack_rows<W>(c, rows, row0, cols, out); }
 
   template <int Matrices>
   static void run(const Matrix* const (&w)[Matrices], int row0, int row1, const float* packed, int num_tokens, float* out,

@@ -4,7 +4,6 @@
 // stream per page, and four streams kept 13 GB/s coming where one kept 9 (one Xeon core). A row's own
 // arithmetic is the same however rows are grouped, so results do not depend on how they are shared out.
 
-constexpr int kPrefetchBytes = 1024;     // ahead in each stream
 constexpr int kOperandBytes = 16 << 10;  // of activations that are read again and again: half of L1
 
 // How gemv reads activations and weights of type W, and multiplies: by FMA. A target that has something better
@@ -14,13 +13,19 @@ struct Products {
   using Weights = Vec;
   using Operand = Vec;
   static constexpr int kStep = kGroup;   // columns decoded together
+  static constexpr int kLeast = kGroup;  // the fewest that can be, a divisor of kStep
   static constexpr int kWidth = kLanes;  // columns in one Weights
-  static constexpr int kParts = 2;       // in which they are decoded: fewer registers than for all at once
-  // 32 activations as load_operand() reads them, in the room of 32 floats.
+  static constexpr int parts(int /*tokens*/) { return 2; }  // in which they are decoded: fewer registers than at once
+  static constexpr float kSumUnit = W::kSumUnit;
+  // Whether sums stay in registers from block to block, and weights take the blocks' scales: where there are so many sums
+  // that two of each would not fit.
+  static constexpr bool keeps_sums(int tokens) { return tokens >= kManySums; }
+  // kLeast activations as load_operand() reads them, in the room of as many floats.
   static KERNEL_INLINE void prepare(const float* x, float* out) {
     KERNEL_UNROLL for (int i = 0; i < kGroup; ++i) out[i] = x[W::order(i)] * W::kOperandUnit;
   }
   static KERNEL_INLINE Operand load_operand(const float* x) { return load(x); }
+  static KERNEL_INLINE Operand in_registers(Operand x) { return in_register(x); }
   static KERNEL_INLINE void load_part(const typename W::Element* p, int part, Vec (&out)[kHalfVecs]) {
     W::load_half(p, part * kHalfVecs, out);
   }
@@ -31,9 +36,9 @@ void gemv_prepare(const float* x, int n, WeightType type, float* out) {
   with_weights(type, [&](auto weights) {
     using P = Products<decltype(weights)>;
     int k = 0;
-    for (; k + kGroup <= n; k += kGroup) P::prepare(x + k, out + k);
+    for (; k + P::kLeast <= n; k += P::kLeast) P::prepare(x + k, out + k);
     if (k == n) return;
-    float tail[kGroup] = {};
+    float tail[P::kLeast] = {};
     __builtin_memcpy(tail, x + k, static_cast<size_t>(n - k) * sizeof *x);
     P::prepare(tail, out + k);
   });
@@ -57,6 +62,7 @@ template <int Rows, int Tokens>
 struct BlockSums {
   static constexpr int kChains = kGemvRows[Tokens - 1] * Tokens <= kGemvChains / 2 ? 2 : 1;
   Sums<Rows, Tokens> chain[kChains];
+  Vec scale[Rows];  // of the rows' block, where weights take it
 
   KERNEL_INLINE Vec of(int r, int t) const {
     return kChains == 2 ? chain[0].of[r][t] + chain[kChains - 1].of[r][t] : chain[0].of[r][t];
@@ -68,12 +74,22 @@ KERNEL_INLINE void clear(BlockSums<Rows, Tokens>& sums) {
   KERNEL_UNROLL for (int c = 0; c < sums.kChains; ++c) clear(sums.chain[c]);
 }
 
+// A part of row r's weights at p.
+template <class W, int Rows, int Tokens, int Vecs>
+KERNEL_INLINE void load_part(const BlockSums<Rows, Tokens>& sums, int r, const typename W::Element* p, int part,
+                             typename Products<W>::Weights (&out)[Vecs]) {
+  Products<W>::load_part(p, part, out);
+  if constexpr (W::kHasScales && Products<W>::keeps_sums(Tokens)) {
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) out[i] = out[i] * sums.scale[r];
+  }
+}
+
 // sums += a part of a group, the activations of the few tokens in registers.
 template <class W, int Columns, int Rows, int Tokens>
 KERNEL_INLINE void add_part_by_rows(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
                                     const float* const* x, int k, int part) {
   using P = Products<W>;
-  constexpr int kVecs = Columns / P::kWidth / P::kParts;
+  constexpr int kVecs = Columns / P::kWidth / P::parts(Tokens);
   typename P::Operand right[Tokens][kVecs];
   KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) {
     KERNEL_UNROLL for (int i = 0; i < kVecs; ++i) {
@@ -82,7 +98,7 @@ KERNEL_INLINE void add_part_by_rows(BlockSums<Rows, Tokens>& sums, const typenam
   }
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
     typename P::Weights weights[kVecs];
-    P::load_part(p + r * stride, part, weights);
+    load_part<W>(sums, r, p + r * stride, part, weights);
     KERNEL_UNROLL for (int i = 0; i < kVecs; ++i) {
       KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) {
         Vec& sum = sums.chain[i % sums.kChains].of[r][t];
@@ -97,12 +113,13 @@ template <class W, int Columns, int Rows, int Tokens>
 KERNEL_INLINE void add_part_by_tokens(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
                                       const float* const* x, int k, int part) {
   using P = Products<W>;
-  constexpr int kVecs = Columns / P::kWidth / P::kParts;
+  constexpr int kVecs = Columns / P::kWidth / P::parts(Tokens);
   typename P::Weights weights[Rows][kVecs];
-  KERNEL_UNROLL for (int r = 0; r < Rows; ++r) P::load_part(p + r * stride, part, weights[r]);
+  KERNEL_UNROLL for (int r = 0; r < Rows; ++r) load_part<W>(sums, r, p + r * stride, part, weights[r]);
   KERNEL_UNROLL for (int i = 0; i < kVecs; ++i) {
     KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) {
-      const typename P::Operand right = P::load_operand(x[t] + k + (part * kVecs + i) * P::kWidth);
+      typename P::Operand right = P::load_operand(x[t] + k + (part * kVecs + i) * P::kWidth);
+      if constexpr (Rows > 1) right = P::in_registers(right);
       KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
         Vec& sum = sums.chain[i % sums.kChains].of[r][t];
         sum = P::add(weights[r][i], right, sum);
@@ -115,7 +132,8 @@ KERNEL_INLINE void add_part_by_tokens(BlockSums<Rows, Tokens>& sums, const typen
 template <class W, int Columns, int Rows, int Tokens>
 KERNEL_INLINE void add_group(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
                              const float* const* x, int k) {
-  KERNEL_UNROLL for (int part = 0; part < Products<W>::kParts; ++part) {
+  constexpr int kParts = Products<W>::parts(Tokens);
+  KERNEL_UNROLL for (int part = 0; part < kParts; ++part) {
     if constexpr (Tokens * sizeof(typename Products<W>::Operand) <= Rows * sizeof(typename Products<W>::Weights)) {
       add_part_by_rows<W, Columns>(sums, p, stride, x, k, part);
     } else {
@@ -125,13 +143,14 @@ KERNEL_INLINE void add_group(BlockSums<Rows, Tokens>& sums, const typename W::El
   }
 }
 
-// sums += the last n < 32 columns. They are copied, because nothing may be read past the last row's end.
+// sums += the last n < kLeast columns. They are copied, because nothing may be read past the last row's end.
 template <class W, int Rows, int Tokens>
 void add_tail(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride, int n,
               const float* const* x, int k) {
-  typename W::Element group[Rows][kGroup] = {};
+  constexpr int kLeast = Products<W>::kLeast;
+  typename W::Element group[Rows][kLeast] = {};
   for (int r = 0; r < Rows; ++r) __builtin_memcpy(group[r], p + r * stride, static_cast<size_t>(n) * sizeof *p);
-  add_group<W, kGroup>(sums, group[0], kGroup, x, k);
+  add_group<W, kLeast>(sums, group[0], kLeast, x, k);
 }
 
 // sums += a block of 128 columns; what lies `ahead` comes closer meanwhile.
@@ -141,7 +160,7 @@ KERNEL_INLINE void add_block(BlockSums<Rows, Tokens>& sums, const typename W::El
   constexpr int kLineElements = kLine / static_cast<int>(sizeof(typename W::Element));
   KERNEL_UNROLL for (int i = 0; i < kBlock; i += Products<W>::kStep) {
     if (i % kLineElements == 0) {
-      KERNEL_UNROLL for (int r = 0; r < Rows; ++r) prefetch(p + r * stride + i + ahead);
+      KERNEL_UNROLL for (int r = 0; r < Rows; ++r) prefetch_stream(p + r * stride + i + ahead);
     }
     add_group<W, Products<W>::kStep>(sums, p + i, stride, x, k + i);
   }
@@ -151,18 +170,40 @@ KERNEL_INLINE void add_block(BlockSums<Rows, Tokens>& sums, const typename W::El
 template <class W, int Rows, int Tokens>
 void add_part_of_block(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride, int n,
                        const float* const* x, int k) {
+  constexpr int kLeast = Products<W>::kLeast;
   int i = 0;
-  for (; i + kGroup <= n; i += kGroup) add_group<W, kGroup>(sums, p + i, stride, x, k + i);
+  for (; i + kLeast <= n; i += kLeast) add_group<W, kLeast>(sums, p + i, stride, x, k + i);
   if (i < n) add_tail<W>(sums, p + i, stride, n - i, x, k + i);
 }
 
-// total += the block's sums, each times its scale.
-template <int Rows, int Tokens>
+// total += the sums of column `k`'s block, each times its scale.
+template <class W, int Rows, int Tokens>
 KERNEL_INLINE void add_scaled_sums(Sums<Rows, Tokens>& total, const BlockSums<Rows, Tokens>& sums,
-                                   const float* const (&scales)[Rows], int block) {
+                                   const float* const (&scales)[Rows], int k) {
   KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-    const Vec scale = splat(scales[r] == nullptr ? 1.0f : scales[r][block / kBlock]);
+    const Vec scale = splat(W::kHasScales ? scales[r][static_cast<unsigned>(k) / kBlock] : 1.0f);
     KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) total.of[r][t] = fma(sums.of(r, t), scale, total.of[r][t]);
+  }
+}
+
+// Column `k`'s block is next.
+template <class W, int Rows, int Tokens>
+KERNEL_INLINE void set_scales(BlockSums<Rows, Tokens>& sums, const float* const (&scales)[Rows], int k) {
+  if constexpr (W::kHasScales) {
+    KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
+      sums.scale[r] = splat(scales[r][static_cast<unsigned>(k) / kBlock] * Products<W>::kSumUnit);
+    }
+  }
+}
+
+// y[t][row + r * step] = the sum of its lanes times `unit`, or more by that.
+template <int Rows, int Tokens>
+KERNEL_INLINE void end_sums(const Sums<Rows, Tokens>& sums, float unit, int row, int step, bool adds, float* const* y) {
+  for (int r = 0; r < Rows; ++r) {
+    for (int t = 0; t < Tokens; ++t) {
+      float& out = y[t][row + r * step];
+      out = sum_lanes(sums.of[r][t]) * unit + (adds ? out : 0.0f);
+    }
   }
 }
 
@@ -177,30 +218,45 @@ void gemv_rows(const Matrix& w, int row, int step, int from, int to, const float
   const typename W::Element* p = row_of<W>(w, row);
   const ptrdiff_t stride = static_cast<ptrdiff_t>(w.cols) * step;
   // What comes next in this stream: further columns, or the same ones of the next row.
-  const ptrdiff_t ahead = to - from == w.cols ? kPrefetchBytes / static_cast<ptrdiff_t>(sizeof *p) : w.cols;
+  const ptrdiff_t ahead = to - from == w.cols ? kStreamAhead / static_cast<ptrdiff_t>(sizeof *p) : w.cols;
+  constexpr bool kKeepsSums = Products<W>::keeps_sums(Tokens);
   Sums<Rows, Tokens> total;
+  BlockSums<Rows, Tokens> sums;
   clear(total);
+  clear(sums);
   for (int k = from; k < to; k += kBlock) {
-    BlockSums<Rows, Tokens> sums;
-    clear(sums);
+    if constexpr (kKeepsSums) {
+      set_scales<W>(sums, scales, k);
+    } else {
+      clear(sums);
+    }
     if (k + kBlock <= to) {
       add_block<W>(sums, p + k, stride, x, k, ahead);
     } else {
-      add_part_of_block<W>(sums, p + k, stride, to - k, x, k);
+      BlockSums<Rows, Tokens> in_memory = sums;  // so that `sums` itself has no address and stays in registers
+      add_part_of_block<W>(in_memory, p + k, stride, to - k, x, k);
+      sums = in_memory;
     }
-    add_scaled_sums(total, sums, scales, k);
+    if constexpr (!kKeepsSums) add_scaled_sums<W>(total, sums, scales, k);
   }
-  for (int r = 0; r < Rows; ++r) {
-    for (int t = 0; t < Tokens; ++t) {
-      float& out = y[t][row + r * step];
-      out = sum_lanes(total.of[r][t]) * W::kSumUnit + (from > 0 ? out : 0.0f);
+  constexpr float kUnit = kKeepsSums && W::kHasScales ? 1.0f : Products<W>::kSumUnit;
+  if constexpr (kKeepsSums || 2 * Rows * Tokens < kRegisters) {
+    // A copy, as the loops that end them take them from memory.
+    Sums<Rows, Tokens> in_memory;
+    KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
+      KERNEL_UNROLL for (int t = 0; t < Tokens; ++t) in_memory.of[r][t] = kKeepsSums ? sums.of(r, t) : total.of[r][t];
     }
+    end_sums(in_memory, kUnit, row, step, from > 0, y);
+  } else {
+    end_sums(total, kUnit, row, step, from > 0, y);
   }
 }
 
-// Columns that go through all rows before the next ones do, so that the activations of many tokens stay in L1: read from
-// L2 again for each row, those of eight tokens take longer than the weights.
-constexpr int columns_together(int tokens) { return tokens < 6 ? 1 << 30 : kOperandBytes / 4 / tokens / kBlock * kBlock; }
+// Columns that go through all rows before the next ones do: all of them, unless each row reads the activations of many
+// tokens for itself. From L2, those of eight tokens take longer than the weights then; parts of them stay in L1.
+constexpr int columns_together(int tokens) {
+  return tokens < 6 || kGemvRows[tokens - 1] > 1 ? 1 << 30 : kOperandBytes / 4 / tokens / kBlock * kBlock;
+}
 
 template <class W, int Tokens>
 void gemv_range(const Matrix& w, int row0, int row1, const float* const* x, float* const* y) {

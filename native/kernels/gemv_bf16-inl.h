@@ -21,7 +21,9 @@ struct SplitProducts {
     __m512bh high, low;
   };
   static constexpr int kWidth = 32;
-  static constexpr int kParts = 1;
+  static constexpr int kLeast = 32;
+  static constexpr int parts(int /*tokens*/) { return 1; }
+  static constexpr float kSumUnit = 1.0f;
 
   static KERNEL_INLINE void prepare(const float* x, float* out) {
     auto* high = reinterpret_cast<__m256i*>(out);
@@ -38,6 +40,7 @@ struct SplitProducts {
     const auto* terms = reinterpret_cast<const __m512i*>(x);
     return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(terms)), reinterpret_cast<__m512bh>(_mm512_loadu_si512(terms + 1))};
   }
+  static KERNEL_INLINE Operand in_registers(Operand x) { return x; }
   static KERNEL_INLINE Vec add(Words weights, const Operand& x, Vec sum) {
     const auto factor = reinterpret_cast<__m512bh>(weights.v);
     return {_mm512_dpbf16_ps(_mm512_dpbf16_ps(sum.v, factor, x.low), factor, x.high)};
@@ -47,6 +50,7 @@ struct SplitProducts {
 template <>
 struct Products<Fp8Weights> : SplitProducts {
   static constexpr int kStep = 64;
+  static constexpr bool keeps_sums(int /*tokens*/) { return false; }  // BF16 has no room for scales
 
   static KERNEL_INLINE void load_part(const uint8_t* p, int, Words (&out)[2]) {
     decode(_mm512_loadu_si512(p), out[0], out[1]);
@@ -67,5 +71,6 @@ struct Products<Fp8Weights> : SplitProducts {
 template <>
 struct Products<Bf16Weights> : SplitProducts {
   static constexpr int kStep = 32;
+  static constexpr bool keeps_sums(int tokens) { return tokens >= kManySums; }
   static KERNEL_INLINE void load_part(const uint16_t* p, int, Words (&out)[1]) { out[0].v = _mm512_loadu_si512(p); }
 };

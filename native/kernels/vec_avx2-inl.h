@@ -7,6 +7,8 @@ constexpr int kLanes = 8;
 constexpr int kMicroRows = 6;       // 6 x 16 sums take 12 of the 16 registers
 constexpr int kGemvRows[] = {4, 4, 2, 2, 2, 1, 1, 1};  // rows that gemv takes at a time, for 1 to 8 tokens
 constexpr int kGemvChains = 8;      // FMAs that have to be under way at the same time
+constexpr int kManySums = 6;        // tokens whose sums fill the registers
+constexpr int kRegisters = 16;
 
 struct Vec {
   __m256 v;
@@ -107,4 +109,5 @@ KERNEL_INLINE void store_bf16(uint16_t* p, Vec x, Part part) {
 
 // Loads before this are not kept for what comes after it: one from L1 is cheaper than a register.
 KERNEL_INLINE void keep_order() { asm volatile("" ::: "memory"); }
+KERNEL_INLINE Vec in_register(Vec x) { return x; }  // no difference: there are few rows to take it
 KERNEL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

@@ -8,6 +8,8 @@ constexpr int kLanes = 16;
 constexpr int kMicroRows = 24;      // 24 x 16 sums take 24 of the 32 registers
 constexpr int kGemvRows[] = {4, 4, 4, 4, 4, 4, 3, 3};  // rows that gemv takes at a time, for 1 to 8 tokens
 constexpr int kGemvChains = 8;      // FMAs that have to be under way at the same time
+constexpr int kManySums = 5;        // tokens whose sums fill the registers
+constexpr int kRegisters = 32;
 
 struct Vec {
   __m512 v;
@@ -130,4 +132,11 @@ KERNEL_INLINE void load_fp8_half(const uint8_t* p, int half, Vec (&out)[16 / kLa
 
 // Loads before this are not kept for what comes after it: one from L1 is cheaper than a register.
 KERNEL_INLINE void keep_order() { asm volatile("" ::: "memory"); }
+// x, in a register: where several operations take it, compilers load it again for each, and loads are the bottleneck.
+KERNEL_INLINE Vec in_register(Vec x) {
+#ifdef __AVX512F__
+  asm("" : "+v"(x.v));
+#endif
+  return x;
+}
 KERNEL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

@@ -7,6 +7,8 @@ constexpr int kLanes = 8;
 constexpr int kMicroRows = 4;       // rows of the GEMM micro-kernel
 constexpr int kGemvRows[] = {1, 1, 1, 1, 1, 1, 1, 1};  // rows that gemv takes at a time, for 1 to 8 tokens
 constexpr int kGemvChains = 0;      // FMAs that have to be under way at the same time
+constexpr int kManySums = 5;        // tokens whose sums fill the registers
+constexpr int kRegisters = 16;
 
 struct Vec {
   float lane[kLanes];
@@ -150,4 +152,5 @@ KERNEL_INLINE void load_fp8_half(const uint8_t* p, int half, Vec (&out)[16 / kLa
 
 // Loads before this are not kept for what comes after it: one from L1 is cheaper than a register.
 KERNEL_INLINE void keep_order() { asm volatile("" ::: "memory"); }
+KERNEL_INLINE Vec in_register(Vec x) { return x; }
 KERNEL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

@@ -11,6 +11,7 @@ constexpr int kLine = 64;                       // bytes in a cache line
 
 struct Fp8Weights {
   using Element = uint8_t;
+  static constexpr bool kHasScales = true;
   static constexpr float kUnit = kFp8Units.value;
   static constexpr float kOperandUnit = kFp8Units.operand;
   static constexpr float kSumUnit = kFp8Units.sum;
@@ -21,6 +22,7 @@ struct Fp8Weights {
 
 struct Bf16Weights {
   using Element = uint16_t;
+  static constexpr bool kHasScales = false;
   static constexpr float kUnit = 1.0f;
   static constexpr float kOperandUnit = 1.0f;
   static constexpr float kSumUnit = 1.0f;
@@ -33,6 +35,7 @@ struct Bf16Weights {
 
 struct F32Weights {
   using Element = float;
+  static constexpr bool kHasScales = false;
   static constexpr float kUnit = 1.0f;
   static constexpr float kOperandUnit = 1.0f;
   static constexpr float kSumUnit = 1.0f;

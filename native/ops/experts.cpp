@@ -1,11 +1,11 @@
 // The routed experts of a layer, each read in place from the one copy.
 //
 // Tokens are sorted by expert into slots (slots.h). The routing weight is folded into the hidden activations, so `down`
-// only adds up. Runs of up to 8 tokens add straight into the output rows; longer ones write one row per slot and sum
-// them at the end. All of it is one stage: a tile waits for the experts that it reads, never for all of them.
+// only adds up: one row per slot, which are summed at the end. All of it is one stage: a tile waits for the experts that
+// it reads, never for all of them.
 //
-// Of experts that come in groups, each run computes one group, [first_, end_), from where its window says that it lies,
-// and adds to what the groups before have left in the rows.
+// Of experts that come in groups, each run computes one group, [first_, end_) or those of them that have a place, from
+// where its window says that it lies, and adds to what the groups before have left in the rows.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -18,13 +18,14 @@
 
 namespace localmoe {
 
-Matrix ExpertPart::at(const ExpertMatrix& m, int expert) const {
-  const uint8_t* base = data + static_cast<size_t>(expert) * stride;
-  Matrix matrix = m.shape;
-  matrix.data = base + m.offset;
-  if (matrix.type == WeightType::fp8) matrix.scale = reinterpret_cast<const float*>(base + m.scale_offset);
+Matrix ExpertMatrix::at(const uint8_t* expert) const {
+  Matrix matrix = shape;
+  matrix.data = expert + offset;
+  if (matrix.type == WeightType::fp8) matrix.scale = reinterpret_cast<const float*>(expert + scale_offset);
   return matrix;
 }
+
+Matrix ExpertPart::at(const ExpertMatrix& m, int expert) const { return m.at(data + static_cast<size_t>(expert) * stride); }
 
 namespace {
 
@@ -76,15 +77,14 @@ class ExpertsOp : public Op {
 
   int begin(int /*stage*/, Run& run) override {
     rows_ = x_.count(run);
-    direct_ = takes_gemv(rows_);
     find_experts(run);
-    slots_.sort(run, routing_, rows_, first_, end_);
+    slots_.sort(run, routing_, rows_, first_, end_, places_);
     if (slots_.used.empty() && !overwrites_) return 0;
     lay_out(run);
     tickets_.clear();
     plan_operands();
     plan_gate_up(run);
-    direct_ ? plan_down_direct(run) : plan_down(run);
+    plan_down(run);
     return tickets_.total();
   }
 
@@ -97,7 +97,7 @@ class ExpertsOp : public Op {
       case kGateUp:
         return gate_up(run, part, unit_of(0, tile), tile.index, worker);
       case kDown:
-        return direct_ ? down_direct(run, part, tile.index, worker) : down(run, part, unit_of(1, tile), tile.index, worker);
+        return down(run, part, unit_of(1, tile), tile.index, worker);
       default:
         return sum(run, sum_rows_[index(tile.index)]);
     }
@@ -123,12 +123,18 @@ class ExpertsOp : public Op {
   size_t h_floats() const { return static_cast<size_t>(padded(inter_)); }
 
   void find_experts(const Run& run) {
-    first_ = in_groups_ ? run.window.first : 0;
-    end_ = in_groups_ ? first_ + run.window.count : static_cast<int>(num_experts());
+    places_ = in_groups_ && !run.window.places.empty() ? run.window.places.data() : nullptr;
+    first_ = in_groups_ && places_ == nullptr ? run.window.first : 0;
+    end_ = in_groups_ && places_ == nullptr ? first_ + run.window.count : static_cast<int>(num_experts());
     overwrites_ = !in_groups_ || run.window.overwrites;
-    for (size_t p = 0; in_groups_ && p < parts_.size(); ++p) parts_[p].data = run.window.data[p];
+    window_ = in_groups_ ? &run.window : nullptr;
   }
-  Matrix matrix(const ExpertPart& part, const ExpertMatrix& m, const Used& used) const { return part.at(m, used.expert - first_); }
+  Matrix matrix(const ExpertPart& part, const ExpertMatrix& m, const Used& used) const {
+    if (window_ == nullptr) return part.at(m, used.expert);
+    const size_t p = static_cast<size_t>(&part - parts_.data());
+    const int number = places_ == nullptr ? used.expert - first_ : places_[used.expert];
+    return m.at(window_->data[p * static_cast<size_t>(window_->count) + static_cast<size_t>(number)]);
+  }
 
   void lay_out(const Run& run) {
     const size_t num_slots = slots_.row.size();
@@ -168,22 +174,13 @@ class ExpertsOp : public Op {
   }
 
   void plan_down(const Run& run) {
-    const int gemv_rows = std::min(kMaxTileRows, gemv_tile_rows(down_, run.num_workers, 8));
-    plan_units(run, kDown, &ExpertPart::down, gemv_rows, done_);
+    plan_units(run, kDown, &ExpertPart::down, gemv_tile_rows(down_, run.num_workers, 8), done_);
     sum_rows_.clear();
     for (int row = 0; row < rows_; ++row) {
       const auto choice = slots_.of.begin() + row * routing_.top_k;
       if (overwrites_ || std::any_of(choice, choice + routing_.top_k, [](int slot) { return slot >= 0; })) sum_rows_.push_back(row);
     }
     tickets_.set(kSum, 0, static_cast<int>(sum_rows_.size()));
-  }
-
-  // Every tile reads its rows of all chosen experts, kTileBytes of weights in all.
-  void plan_down_direct(const Run& run) {
-    const int bytes = std::max(1, inter_ * static_cast<int>(slots_.used.size()));
-    const int rows = std::min(kTileBytes / bytes, hidden_ / (4 * run.num_workers));
-    direct_rows_ = std::clamp(rows / 8 * 8, 8, kMaxTileRows);
-    for (int p = 0; p < num_parts(); ++p) tickets_.set(kDown, p, ceil_div(parts_[index(p)].down.shape.rows, direct_rows_));
   }
 
   // The units of a phase and their tiles, in each part; `left` gets each expert's number of them.
@@ -300,27 +297,6 @@ class ExpertsOp : public Op {
     }
   }
 
-  void down_direct(Run& run, const ExpertPart& part, int tile, int worker) {
-    const int row0 = tile * direct_rows_;
-    const int n = std::min(part.down.shape.rows, row0 + direct_rows_) - row0;
-    const int col = part.down.first_row + row0;
-    for (int i = 0; overwrites_ && i < rows_; ++i) std::fill_n(out_.row(run, i) + col, n, 0.0F);
-    for (const Used& used : slots_.used) {
-      std::array<const float*, kMaxGemvTokens> h{};
-      std::array<float*, kMaxGemvTokens> y{};
-      for (int i = 0; i < used.count; ++i) {
-        h[index(i)] = h_row(used.first + i);
-        y[index(i)] = run.scratch_of(worker) + i * kMaxTileRows - row0;
-      }
-      if (!gated_[index(used.expert)].wait(run.cancel)) return;
-      run.kernels->gemv(matrix(part, part.down, used), row0, row0 + n, h.data(), used.count, y.data());
-      for (int i = 0; i < used.count; ++i) {
-        float* out = out_.row(run, slots_.row[index(used.first + i)]) + col;
-        run.kernels->add(out, y[index(i)] + row0, out, n);
-      }
-    }
-  }
-
   void down(Run& run, const ExpertPart& part, const Unit& unit, int tile, int worker) {
     const Used& used = slots_.used[index(unit.used)];
     const int row0 = (tile - unit.first_tile) * unit.tile_rows;
@@ -382,9 +358,9 @@ class ExpertsOp : public Op {
   // This run's.
   int rows_ = 0;
   int first_ = 0, end_ = 0;  // experts
+  const int32_t* places_ = nullptr;  // of each expert, or null
   bool overwrites_ = true;
-  bool direct_ = true;
-  int direct_rows_ = 8;
+  const ExpertWindow* window_ = nullptr;  // of experts that come in groups
   int num_pieces_ = 0;
   std::vector<int> gemv_rows_, sum_rows_;
   Slots slots_;

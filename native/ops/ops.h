@@ -55,6 +55,8 @@ struct ExpertMatrix {
   size_t scale_offset;
   int first_row;  // in the whole matrix
   Matrix shape;   // data and scale unset
+
+  Matrix at(const uint8_t* expert) const;  // of the expert whose bytes begin there
 };
 
 // The rows of all experts that lie together, on one NUMA node: expert e's bytes begin at data + e * stride.
@@ -67,13 +69,14 @@ struct ExpertPart {
   Matrix at(const ExpertMatrix& m, int expert) const;
 };
 
-constexpr int kPartRows = 32;  // parts begin at multiples of it: what gemv_prepare writes in pieces
+constexpr int kPartRows = 64;  // parts begin at multiples of it: what gemv_prepare writes in pieces
 
 std::unique_ptr<Op> make_embedding(const Matrix& table, Rows out);
 std::unique_ptr<Op> make_rms_norm(Rows x, const float* weight, float eps, Rows out);
 std::unique_ptr<Op> make_add(Rows x, Rows y, Rows out);
 std::unique_ptr<Op> make_silu_mul(Rows gate, Rows up, Rows out);
 std::unique_ptr<Op> make_rope(Rows x, int table, bool interleaved, int head_dim, int rope_dim);
+std::unique_ptr<Op> make_widen(Rows x, Rows out);  // x: BF16, two in the place of a float
 std::unique_ptr<Op> make_select(Rows x, Rows out);
 std::unique_ptr<Op> make_append_latent(LatentPages cache, Rows latent, Rows key);
 std::unique_ptr<Op> make_linear(Rows x, const Matrix& w, Rows out);

@@ -54,6 +54,17 @@ class Embedding : public RowOp {
   Rows out_;
 };
 
+class Widen : public RowOp {
+ public:
+  Widen(Rows x, Rows out) : RowOp(out), x_(x), out_(out) {}
+
+ private:
+  void apply(Run& run, int row) override {
+    run.kernels->bf16_to_f32(reinterpret_cast<const uint16_t*>(x_.row(run, row)), out_.row(run, row), out_.width);
+  }
+  Rows x_, out_;
+};
+
 class RmsNorm : public RowOp {
  public:
   RmsNorm(Rows x, const float* weight, float eps, Rows out) : RowOp(out), x_(x), weight_(weight), eps_(eps), out_(out) {}
@@ -166,6 +177,7 @@ std::unique_ptr<Op> make_silu_mul(Rows gate, Rows up, Rows out) { return std::ma
 std::unique_ptr<Op> make_rope(Rows x, int table, bool interleaved, int head_dim, int rope_dim) {
   return std::make_unique<Rope>(x, table, interleaved, head_dim, rope_dim);
 }
+std::unique_ptr<Op> make_widen(Rows x, Rows out) { return std::make_unique<Widen>(x, out); }
 std::unique_ptr<Op> make_select(Rows x, Rows out) { return std::make_unique<Select>(x, out); }
 std::unique_ptr<Op> make_append_latent(LatentPages cache, Rows latent, Rows key) {
   return std::make_unique<AppendLatent>(cache, latent, key);

@@ -3,12 +3,13 @@
 namespace localmoe {
 
 // A counting sort over the routing of this run.
-void Slots::sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert) {
+void Slots::sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert, const int32_t* places) {
   const size_t num_choices = static_cast<size_t>(num_rows * routing.top_k);
   const int num_experts = end_expert - first_expert;
   const auto place_of = [&](size_t choice) {  // of the expert within the range; num_experts outside
-    const int place = routing.ids[choice] - first_expert;
-    return static_cast<size_t>(place >= 0 && place < num_experts ? place : num_experts);
+    const int expert = routing.ids[choice];
+    const bool is_asked_for = expert >= first_expert && expert < end_expert && (places == nullptr || places[expert] >= 0);
+    return static_cast<size_t>(is_asked_for ? expert - first_expert : num_experts);
   };
   std::vector<int> next(static_cast<size_t>(num_experts) + 2, 0);
   for (size_t i = 0; i < num_choices; ++i) ++next[place_of(i) + 1];

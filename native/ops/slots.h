@@ -27,8 +27,8 @@ struct Slots {
   std::vector<int> of;        // of each (row, choice): its slot; -1 where another expert was chosen
   int num_strips = 0;
 
-  // The choices of experts [first_expert, end_expert).
-  void sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert);
+  // The choices of experts [first_expert, end_expert); of those that have a place, where `places` is not null.
+  void sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert, const int32_t* places);
 
   // Most strips that `num_slots` slots can take: an expert packs from 9 tokens on, so 17 tokens in two strips is the
   // sparsest, 8.5 to a strip.

@@ -12,6 +12,7 @@ namespace {
 // After the vectors: all else is written against them.
 #include "../kernels/rows-inl.h"
 #include "../kernels/weights-inl.h"
+#include "../kernels/ahead_l1-inl.h"
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"
 #include "../kernels/gemm-inl.h"

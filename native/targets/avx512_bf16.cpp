@@ -13,6 +13,7 @@ namespace {
 #include "../kernels/weights-inl.h"
 #include "../kernels/fp8_bf16-inl.h"
 #include "../kernels/gemv_bf16-inl.h"
+#include "../kernels/ahead_l1-inl.h"
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"
 #include "../kernels/gemm-inl.h"

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -24,9 +24,9 @@ class Weight:
 
 
 class Pages:
-    """An ops.PageTable of one page."""
+    """An ops.PageTable that is never written to."""
 
-    pages = np.zeros(1, np.int32)
+    pages = np.zeros(20, np.int32)
 
 
 def deep_program(pool, num_rows, num_layers=30, width=64):
@@ -116,6 +116,68 @@ def test_an_urgent_tile_waits_for_one_bulk_tile_at_most():
     assert counters.wait_p50_us <= mean_us
     # What the machine does with our threads in the meantime stretches tiles and waits alike.
     assert counters.wait_p99_us <= counters.longest_tile_us[1] + counters.longest_begin_us[1]
+
+
+@contextmanager
+def running(program, num_rows, *, urgent):
+    """One run of `program`, longer than what is done meanwhile."""
+    cancel = native.Flag()
+
+    def work():
+        with suppress(CancelledError):
+            run(program, num_rows, urgent=urgent, cancel=cancel)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        cancel.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_the_urgent_class_gets_its_share_of_the_workers_where_it_could_have_more(share):
+    pool = native.Pool([-1, -1])
+    pool.share = share
+    # Stages of 170 bulk tiles: where they end one worker may find none for a while, and then takes urgent ones.
+    urgent, bulk = deep_program(pool, 1, 50000, width=1024), deep_program(pool, 1280, 500, width=1024)
+    with running(urgent, 1, urgent=True), running(bulk, 1280, urgent=False):
+        while not all(pool.counters().tiles):
+            time.sleep(0.01)
+        pool.reset_counters()
+        while np.sum(pool.counters().busy_s) < 1.0:
+            time.sleep(0.01)
+        counters = pool.counters()
+    used = np.sum(counters.busy_s, axis=0)
+    assert used[0] / used.sum() == pytest.approx(share, abs=0.15)  # first always: two thirds
+    assert counters.wait_p99_us <= counters.longest_tile_us[1] + counters.longest_begin_us[1]
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_a_class_alone_gets_all_workers_whatever_the_share(urgent):
+    pool = native.Pool([-1, -1])
+    rows = 1 if urgent else 40
+    program = deep_program(pool, rows, num_layers=100, width=1024)
+    run(program, rows, urgent)
+
+    def seconds(share):
+        pool.share = share
+        start_s = time.perf_counter()
+        run(program, rows, urgent)
+        return time.perf_counter() - start_s
+
+    pairs = [(seconds(1.0), seconds(0.01 if urgent else 0.99)) for _ in range(8)]
+    whole, small = map(min, zip(*pairs, strict=True))
+    assert small < 5 * whole  # held to its share it would take a hundred times as long
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_a_share_that_is_none_is_refused(share):
+    pool = native.Pool([-1])
+    with pytest.raises(ValueError, match="share"):
+        pool.share = share
+    assert pool.share == 1.0
 
 
 def test_counters_count_each_class_until_they_are_reset():

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -106,6 +107,7 @@ void stress_jobs(Random& random) {
   const int num_jobs = below(random, 12);
   for (int n = 1 + below(random, 20); n > 0; --n) callers.emplace_back(call, std::ref(pool), static_cast<unsigned>(random()), num_jobs);
   for (int n = 0; n < 20; ++n) {
+    if (n % 3 == 0) pool.set_share(0.1 * (1 + below(random, 10)));
     const PoolCounters counters = pool.counters();
     check(counters.busy_s.size() == static_cast<size_t>(pool.num_workers()), "a worker is not counted");
     if (n % 5 == 0) pool.reset_counters();
@@ -181,6 +183,26 @@ void stress_preemption(Random& random) {
   reader.join();
 }
 
+// The rule by itself, on a clock of its own: whatever tiles take, each class gets its share.
+void check_share(Random& random) {
+  Share share;
+  const int part = 1 + below(random, Share::kWhole - 1);
+  share.set(part);
+  int64_t now = 0, spent[2] = {0, 0};
+  const auto take = [&](int urgency) {
+    const int64_t ns = 20'000 + below(random, 200'000);
+    now += ns;
+    spent[urgency] += ns;
+    share.spend(urgency, ns, true, now);
+  };
+  for (int n = 0; n < 1000; ++n) take(below(random, 10) == 0 ? 0 : 1);  // some past
+  spent[0] = spent[1] = 0;
+  for (int n = 0; n < 20'000; ++n) take(share.is_used_up() ? 1 : 0);
+  const double wanted = static_cast<double>(part) / Share::kWhole, all = static_cast<double>(spent[0] + spent[1]);
+  check(std::abs(static_cast<double>(spent[0]) - wanted * all) < 0.01 * all, "a class did not get its share");
+  check(share.free_since_ns() <= now, "the share is free since a time to come");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -192,6 +214,7 @@ int main(int argc, char** argv) {
     stress_jobs(random);
     stress_lifetimes(random);
     stress_preemption(random);
+    check_share(random);
     ++rounds;
   } while (now_ns() < end);
   std::printf("%d rounds\n", rounds);

@@ -101,7 +101,7 @@ void compare_vectors(const Matrix& m, const std::string& at) {
       Floats y = nothing(static_cast<size_t>(tokens) * m.rows);
       for (int t = 0; t < tokens; ++t) {
         float* out = &prepared[t * padded(m.cols)];
-        const int piece = t % 2 ? std::min(m.cols, 96) : m.cols;
+        const int piece = t % 2 ? std::min(m.cols, 64) : m.cols;
         k.gemv_prepare(&x[t * m.cols], piece, m.type, out);
         if (piece < m.cols) k.gemv_prepare(&x[t * m.cols + piece], m.cols - piece, m.type, out + piece);
       }
@@ -234,8 +234,8 @@ void compare_activations() {
   uint8_t fp8 = 0x38;
   uint16_t bf16 = 0x3f80;
   const void* data[] = {&fp8, &bf16, &weight};
-  // avx2_zen keeps 120 powers of two of the weights with the activations and the sums.
-  const bool is_narrow = !std::strcmp(ours.name, "avx2_zen");
+  // Those for AMD keep 120 powers of two of the weights with the activations and the sums.
+  const bool is_narrow = std::strstr(ours.name, "_zen") != nullptr;
   const Floats magnitudes = is_narrow ? Floats{1e-15F, 1.0F, 1e18F} : Floats{1e-28F, 1.0F, 1e30F};
   for (const WeightType type : kTypes) {
     for (const float magnitude : magnitudes) {
