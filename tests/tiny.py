@@ -196,8 +196,9 @@ def write_weights(folder: Path, tensors: Tensors, shards: int = 1) -> None:
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> None:
-    """One file: 8 bytes of header length, the header, the data."""
+    """One file: 8 bytes of header length, the header, the data, in the order of safetensors' own writer."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    tensors = dict(sorted(tensors.items(), key=lambda item: (-item[1][1].itemsize, item[0])))
     position = 0
     for name, (dtype, array) in tensors.items():
         offsets = [position, position + array.nbytes]
