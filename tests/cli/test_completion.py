@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from process import MAIN
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -61,5 +62,6 @@ def test_the_script_works_in_bash(home):
 
 
 def test_show_completion_is_for_the_shell_in_use(home):
-    done = home.run("--show-completion", SHELL="/bin/bash")
-    assert b"_localmoe_completion" in done.stdout
+    line = shlex.join([sys.executable, "-c", MAIN, "--show-completion"])
+    done = subprocess.run(["bash", "-c", f"{line}; exit $?"], env=home.env, cwd=home.folder, capture_output=True)
+    assert b"_localmoe_completion" in done.stdout, done.stderr

@@ -13,7 +13,7 @@ from localmoe.cli.doctor.checks import check_machine
 from localmoe.cli.doctor.command import notes_of
 from localmoe.cli.doctor.page import title_of
 from localmoe.engine.machine_rates import rates_of
-from localmoe.engine.outlook import best_model, outlook, outlooks, plannable
+from localmoe.engine.outlook import Outlook, best_model, outlook, outlooks, plannable
 from localmoe.errors import LocalmoeError
 from localmoe.hardware import Machine
 from localmoe.hub.catalog import local_models, other_models
@@ -31,6 +31,9 @@ def machine(name: str) -> Machine:
     with TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         found = recorded(name, Path(folder)).probe()
     return replace(found, disks=tuple(replace(disk, free_bytes=FREE_BYTES) for disk in found.disks))
+
+
+BEST: dict[tuple[Machine, str], Outlook | None] = {}  # seconds of planning, the same for every greeting
 
 
 class RecordedSurveyor:
@@ -73,7 +76,10 @@ class RecordedSurveyor:
         return tuple(notes_of(found, None))
 
     def best(self):
-        return best_model(self.machine, self.settings)
+        key = (self.machine, repr(self.settings))
+        if key not in BEST:
+            BEST[key] = best_model(self.machine, self.settings)
+        return BEST[key]
 
     def measure(self, listener):
         listener.progress("a streaming read")

@@ -1,9 +1,12 @@
 """Repairs of Triton's interpreter (seen in 3.9), which multiplies BF16 operands as integers and rounds without carry.
 
 Casts and products of BF16, FP16 and FP8 E4M3 are done by torch instead: exact products, FP32 sums, nearest even.
+What the language has is looked up once, not at each launch and at each call of a function within a kernel.
 """
 
+import inspect
 import threading
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,9 +49,28 @@ def repair() -> None:
         with lock:  # there is one grid for all threads
             run(self)
 
+    def patch_builtin(package: Any, builder: Any, scope: Any) -> None:
+        for name, member in builtins_of(package):
+            interpreter._patch_attr(package, name, member, builder, scope)
+
+    call, called = interpreter.InterpretedFunction.__call__, set()
+
+    def call_again(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn in called:
+            return self.rewrite()(*args, **kwargs)
+        called.add(self.fn)
+        return call(self, *args, **kwargs)  # patches what no launch gives back
+
     Launch.run = run_alone
+    interpreter._patch_builtin = patch_builtin
+    interpreter.InterpretedFunction.__call__ = call_again
     interpreter._convert_float = convert_float
     builder.create_dot = create_dot
+
+
+@cache
+def builtins_of(package: Any) -> list[tuple[str, Any]]:
+    return [(name, member) for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)]
 
 
 def as_torch(data: np.ndarray, dtype: Any) -> torch.Tensor:
