@@ -23,10 +23,11 @@ class DiskSlots:
 
 
 def disk_slots(config: ModelConfig, ring_slots: int, max_tokens: int) -> DiskSlots:
-    """For runs of up to `max_tokens`: half of the ring's experts for few tokens, the other half for groups."""
+    """For runs of up to `max_tokens`: of the ring's experts those of one token for few of them, the rest for groups."""
     few = min(max_tokens, max(1, config.num_experts // (2 * config.top_k)))
-    half = max(1, ring_slots // 2)
+    num_slots = max(1, min(config.top_k, ring_slots // 2))
     if max_tokens <= few:
-        return DiskSlots(few, half, 0, 0)
-    group = max(1, half // NUM_GROUPS)
-    return DiskSlots(few, half, group, max(2, half // group))
+        return DiskSlots(few, num_slots, 0, 0)
+    in_groups = max(1, ring_slots - num_slots)
+    group = max(1, in_groups // NUM_GROUPS)
+    return DiskSlots(few, num_slots, group, max(2, in_groups // group))
