@@ -57,7 +57,7 @@ class FullPageScreen(Screen[Result]):
         raise NotImplementedError
 
     async def away(self, call: Callable[[], T]) -> T:
-        """What `call` gives, made away from the screen. A page left meanwhile, by itself or with all, goes no further."""
+        """What `call` gives, made away from the screen. A page left meanwhile, alone or with all, goes no further."""
         try:
             return await away(call)
         finally:
@@ -69,7 +69,7 @@ class FullPageScreen(Screen[Result]):
 
     def entitle(self, about: str) -> None:
         """Writes the title, and behind it what the page is about."""
-        self._write(".page-title", self._title(about))
+        self._fill(".page-title", self._title(about))
 
     def _title(self, about: str) -> Content:
         more = f" · {printable(about)}" if about else ""
@@ -77,20 +77,20 @@ class FullPageScreen(Screen[Result]):
 
     def say(self, text: str, style: str = "$text-accent") -> None:
         """A notice that stays until the next one; an empty one clears it."""
-        self._write(".page-notice", Content.styled(printable(text), style))
+        self._fill(".page-notice", Content.styled(printable(text), style))
 
     def say_error(self, error: LocalmoeError) -> None:
         """What went wrong and what to do about it."""
         lines = [Content.styled(printable(error.message), "$text-error")]
         if error.hint:
             lines.append(Content.styled(printable(error.hint), "$foreground 60%"))
-        self._write(".page-notice", Content("\n").join(lines))
+        self._fill(".page-notice", Content("\n").join(lines))
 
     def show_keys(self, keys: Keys) -> None:
         """Writes the last line."""
         shown = [Content.assemble((key, "bold"), f" {verb}") for key, verb in (*keys, ("Esc", "back"))]
-        self._write(".page-keys", Content(" · ").join(shown))
+        self._fill(".page-keys", Content(" · ").join(shown))
 
-    def _write(self, part: str, content: Content) -> None:
+    def _fill(self, part: str, content: Content) -> None:
         for line in self.query(part).results(Line):  # none when the program ends before this is done
             line.show(content)
