@@ -1,8 +1,9 @@
 """A model whose long prompts stream their experts to GPUs; shorter ones, and steps, have experts on the CPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from localmoe.decode.hot import HotExperts
 from localmoe.devices.device import Device
 from localmoe.devices.spans import Spans
 from localmoe.devices.turns import Turns
+from localmoe.engine.activity import Activity
+from localmoe.engine.gpu_program import GpuProgram, Streams
 from localmoe.engine.gpu_steps import GpuSteps, Seen
 from localmoe.engine.plan.beside import EARLY_FROM
 from localmoe.engine.plan.parts import Sharing
 from localmoe.engine.scheduler import MAX_BATCH
 from localmoe.errors import VerificationError
-from localmoe.kernels.ops import CancelFlag, Segment
 from localmoe.model.cache import LatentCache
 from localmoe.model.config import ModelConfig
 from localmoe.model.network import Network
@@ -37,13 +39,15 @@ PATIENCE_S = 60.0  # for one expert's bytes
 class Streaming:
     """How prompts are read: from `from_tokens` on streamed, through rings of `shape` (None: never); else in chunks.
 
-    `sharing`: what the first GPU does beside the CPU.
+    `sharing`: what the first GPU does beside the CPU. `alone_tokens`: of a prompt that the last GPU reads alone while
+    answers are written, at most; None: all do.
     """
 
     from_tokens: int | None
     shape: Shape
     chunk: int
     sharing: Sharing
+    alone_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Side:
 class GpuNetwork:
     """model.network.Network's face, over one that is complete on the CPU and whose experts `source` has.
 
-    `sides` are the plan's GPUs, in its order: the first of them attends for whatever is not streamed. `turns`: of steps
+    `sides` are the plan's GPUs, in its order: the first of them attends for whatever is not streamed; while it does so
+    for answers, the last one may read a long prompt alone, on the same weights and slots. `turns`: of steps
     there with prompts that are; None: streams' priorities part them.
     """
 
@@ -79,6 +84,7 @@ class GpuNetwork:
         self._streaming = streaming
         self._host = HostPrograms(network.model, network.cache, network.pool, network.isa, network.worker_nodes)
         self._layers = [layer.moe.experts for layer in network.model.layers if layer.moe]
+        self._activity = Activity()
         self._seen = Seen(network.config.num_moe_layers, network.config.num_experts)
         self._open = ExitStack()
         self._open.callback(network.close)
@@ -110,7 +116,7 @@ class GpuNetwork:
         """Workers of the pool."""
         return self._network.num_threads
 
-    def program(self, max_tokens: int) -> "GpuProgram | GpuSteps":
+    def program(self, max_tokens: int) -> GpuProgram | GpuSteps:
         """The whole network for up to `max_tokens` tokens: for steps, or with a ring on each GPU where so many come."""
         return self._steps(max_tokens) if max_tokens <= MAX_BATCH else self._reading(max_tokens)
 
@@ -121,11 +127,12 @@ class GpuNetwork:
             alternation = Measured() if sharing.alternates else None
             return self._beside(max_tokens, recorded, hot=hot, alternation=alternation, turns=self._turns)
 
-        steps = GpuSteps(make, self._seen, sharing.num_hot, lambda ids: HotExperts(device, self._layers, ids))
+        place = partial(HotExperts, device, self._layers)
+        steps = GpuSteps(make, self._seen, self._activity, sharing.num_hot, place)
         self._open.callback(steps.close)
         return steps
 
-    def _reading(self, max_tokens: int) -> "GpuProgram":
+    def _reading(self, max_tokens: int) -> GpuProgram:
         how, sharing, recorded = self._streaming, self._streaming.sharing, Spans()
         few = min(max_tokens, sharing.mixed_from - 1 if sharing.mixed_from else how.chunk)
         mixed = None
@@ -135,10 +142,7 @@ class GpuNetwork:
             mixed, few = self._in_tiles(few, recorded), EARLY_FROM - 1
         beside = self._beside(few, recorded, urgent=False)
         self._open.callback(beside.close)
-        is_streamed = how.from_tokens is not None and max_tokens >= how.from_tokens
-        pipeline = self._pipeline(max_tokens, recorded) if is_streamed else None
-        streamed_from = how.from_tokens if is_streamed and how.from_tokens else max_tokens + 1
-        return GpuProgram(max_tokens, beside, mixed, pipeline, streamed_from, recorded, self._seen)
+        return GpuProgram(max_tokens, beside, mixed, self._streams(max_tokens, recorded), recorded, self._seen)
 
     def _beside(self, max_tokens: int, recorded: Spans, **options: Any) -> Beside:
         first = self._sides[0]
@@ -166,17 +170,33 @@ class GpuNetwork:
         self._open.callback(mixed.close)
         return mixed
 
-    def _pipeline(self, max_tokens: int, recorded: Spans) -> Pipeline:
+    def _streams(self, max_tokens: int, recorded: Spans) -> Streams | None:
+        """The last GPU's slots are those of both ways: only one of them is used at a time."""
+        how, count = self._streaming, len(self._sides)
+        if how.from_tokens is None or max_tokens < how.from_tokens:
+            return None
+        together, alone = self._pipeline(self._sides, max_tokens, how.shape, recorded), None
+        if how.alone_tokens and count > 1:
+            group = min(how.shape.group_experts, max(1, self.config.num_experts // count))
+            shape, lent = Shape(group, how.shape.num_slots), together.ring_memory[-1]
+            tokens = min(max_tokens, how.alone_tokens)
+            alone = self._pipeline(self._sides[-1:], tokens, shape, recorded, lent=lent)
+        return Streams(how.from_tokens, together, alone, self._activity)
+
+    def _pipeline(
+        self, sides: Sequence[Side], max_tokens: int, shape: Shape, recorded: Spans, **options: Any
+    ) -> Pipeline:
         pipeline = Pipeline(
             self.config,
             self.cache,
             self._source,
-            [side.device for side in self._sides],
-            [side.programs for side in self._sides],
+            [side.device for side in sides],
+            [side.programs for side in sides],
             max_tokens,
-            self._streaming.shape,
+            shape,
             recorded=recorded,
             home=self._sides[0].programs.latents,
+            **options,
         )
         self._open.callback(pipeline.close)
         return pipeline
@@ -195,96 +215,6 @@ class GpuNetwork:
     def close(self) -> None:
         """Lets go of rings, devices and weights."""
         self._open.close()
-
-
-class GpuProgram:
-    """ops.Program: prompts from `streamed_from` tokens on through the pipeline, medium ones shared by the first GPU and
-    the CPU, or cut in tiles, short ones, of up to beside.max_tokens, with all experts on the CPU. Where `mixed` is None
-    short ones are read in pieces.
-    """
-
-    def __init__(
-        self,
-        max_tokens: int,
-        beside: Beside,
-        mixed: Mixed | None,
-        pipeline: Pipeline | None,
-        streamed_from: int,
-        recorded: Spans,
-        seen: Seen,
-    ) -> None:
-        self.max_tokens = max_tokens
-        self.recorded = recorded
-        self.streamed_from = streamed_from
-        self._beside, self._mixed, self._pipeline = beside, mixed, pipeline
-        self._seen = seen
-        self._running: Beside | Mixed | Pipeline = beside
-        self._pieces = 0, 1  # of a run that is read in pieces: which one runs, of how many
-
-    @property
-    def progress(self) -> float:
-        """0 to 1 within the current run; may be read from any thread."""
-        done, count = self._pieces
-        return (done + self._running.progress) / count
-
-    @property
-    def nbytes(self) -> int:
-        """Activations and scratch at all places, beside the rings."""
-        return sum(program.nbytes for program in (self._beside, self._mixed, self._pipeline) if program)
-
-    @property
-    def last_experts(self) -> NDArray[np.int32] | None:
-        """As Pipeline's; of a run in pieces, the last one's."""
-        return self._running.last_experts
-
-    def forward(
-        self,
-        ids: NDArray[np.int32],
-        segments: Sequence[Segment],
-        *,
-        urgent: bool = True,
-        cancel: CancelFlag | None = None,
-        all_logits: bool = False,
-        forced_experts: NDArray[np.int32] | None = None,
-    ) -> NDArray[np.float32]:
-        """As ops.Program says; raises what a device failed with too."""
-        self._running = program = self._for(len(ids))
-
-        def run(part: slice, of: Sequence[Segment]) -> NDArray[np.float32]:
-            forced = None if forced_experts is None else forced_experts[:, part]
-            found = program.forward(
-                ids[part], of, urgent=urgent, cancel=cancel, all_logits=all_logits, forced_experts=forced
-            )
-            self._seen.add(program.last_experts)
-            return found
-
-        if len(ids) <= program.max_tokens:
-            self._pieces = 0, 1
-            return run(slice(None), segments)
-        (segment,) = segments  # a prompt: steps are never that long
-        return self._in_pieces(segment, program.max_tokens, run, all_logits)
-
-    def _for(self, num_tokens: int) -> Beside | Mixed | Pipeline:
-        """What reads so many."""
-        if self._pipeline and num_tokens >= self.streamed_from:
-            return self._pipeline
-        return self._mixed if self._mixed and num_tokens > self._beside.max_tokens else self._beside
-
-    def _in_pieces(
-        self,
-        segment: Segment,
-        most: int,
-        run: Callable[[slice, Sequence[Segment]], NDArray[np.float32]],
-        all_logits: bool,
-    ) -> NDArray[np.float32]:
-        """A prompt that is too short to be streamed, and too long for one run beside the GPU."""
-        starts = range(0, segment.count, most)
-        found = []
-        for n, at in enumerate(starts):
-            self._pieces = n, len(starts)
-            count = min(most, segment.count - at)
-            found.append(run(slice(at, at + count), [Segment(segment.table, segment.start + at, count)]))
-        return np.concatenate(found) if all_logits else found[-1]
 
 
 def _there_and_back(device: Device, blob: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from localmoe.decode.beside import Beside
 from localmoe.decode.hot import HotExperts, count_choices, hottest
 from localmoe.devices.spans import Spans
+from localmoe.engine.activity import Activity
 from localmoe.kernels.ops import CancelFlag, Segment
 
 FROZEN_AFTER = 2048  # tokens, as weights.expert_cache has it: from then on the set stays
@@ -46,19 +47,22 @@ class Seen:
 class GpuSteps:
     """ops.Program for steps: `make` makes what runs them, without hot experts until enough tokens were seen.
 
-    `place` copies experts, by layer, to the device; None: there is no room for any. The set is chosen once, between two
-    steps, and is frozen. Raises what `place` and `make` raise, once: the steps that follow go on without hot experts.
+    `activity` is told of each step. `place` copies experts, by layer, to the device; None: there is no room for any.
+    The set is chosen once, between two steps, and is frozen. Raises what `place` and `make` raise, once: the steps that
+    follow go on without hot experts.
     """
 
     def __init__(
         self,
         make: Callable[[HotExperts | None], Beside],
         seen: Seen,
+        activity: Activity,
         num_hot: int,
         place: Callable[[Sequence[Sequence[int]]], HotExperts],
     ) -> None:
         self._make, self._place = make, place
         self._seen = seen
+        self._activity = activity
         self._num_hot = num_hot  # 0 once the set is chosen
         self._hot: HotExperts | None = None
         self._plain = self._running = make(None)  # the plain one stays: its rows are page-locked
@@ -100,11 +104,12 @@ class GpuSteps:
         forced_experts: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float32]:
         """As ops.Program says; raises what a device failed with too."""
-        if self._num_hot and self._seen.is_enough:
-            self._freeze()
-        found = self._running.forward(
-            ids, segments, urgent=urgent, cancel=cancel, all_logits=all_logits, forced_experts=forced_experts
-        )
+        with self._activity.step():
+            if self._num_hot and self._seen.is_enough:
+                self._freeze()
+            found = self._running.forward(
+                ids, segments, urgent=urgent, cancel=cancel, all_logits=all_logits, forced_experts=forced_experts
+            )
         if self._num_hot:
             self._seen.add(self.last_experts)
         return found

@@ -50,7 +50,7 @@ def open_on_gpus(config: ModelConfig, store: Store, plan: Plan, machine: Machine
     group = plan.ring.group_experts
     shape = Shape(group, max(1, plan.ring.slots // group))
     source = MemoryExperts([store.experts(prefix) for prefix in expert_prefixes(config)])
-    streaming = Streaming(plan.crossover_tokens, shape, plan.chunk, plan.sharing)
+    streaming = Streaming(plan.crossover_tokens, shape, plan.chunk, plan.sharing, plan.alone_tokens)
     return GpuNetwork(network, source, sides, streaming, turns)
 
 

@@ -47,6 +47,7 @@ def plan_object(plan: "Plan") -> dict[str, Any]:
         "gpus": list(plan.gpus),
         "locks_experts": plan.locks_experts,
         "pass_tokens": plan.pass_tokens,
+        "alone_tokens": plan.alone_tokens,
         "sharing": asdict(plan.sharing) if plan.sharing else None,
         "memory": _memory(plan),
         "items": [

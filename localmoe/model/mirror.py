@@ -80,6 +80,12 @@ def complete(latents: Latents, segments: Sequence[Segment]) -> None:
         latents.complete(segments)
 
 
+def hold(latents: Latents, segments: Sequence[Segment]) -> None:
+    """As Mirror.hold."""
+    if isinstance(latents, Mirror):
+        latents.hold(segments)
+
+
 def written(segments: Sequence[Segment]) -> list[range]:
     """Rows of a layer, counted over all pages, that a run over the segments writes."""
     found = []

@@ -13,14 +13,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from localmoe.devices.device import Bytes, Device
+from localmoe.devices.device import Bytes, Device, Memory
 from localmoe.devices.spans import Span, Spans
 from localmoe.errors import CancelledError, UsageError
 from localmoe.kernels.ops import CancelFlag, Segment
 from localmoe.kernels.segments import Tokens
 from localmoe.model.cache import LatentCache, Latents
 from localmoe.model.config import ModelConfig
-from localmoe.model.mirror import complete
+from localmoe.model.mirror import complete, hold
 from localmoe.model.programs import Programs, chosen_experts
 from localmoe.prefill.cluster import (
     Exchange,
@@ -40,9 +40,7 @@ from localmoe.weights.expert_source import ExpertSource
 
 LOOK_S = 0.01  # how often the caller's cancel flag is looked at
 FEWEST_SLOTS = 1
-FEW_CHOICES = (
-    2  # times the choices of the last layer's tokens: where that is less than its experts, they are waited for
-)
+FEW_CHOICES = 2  # times the last layer's choices: where that is less than its experts, they are waited for
 
 OnGroup = Callable[[GroupPlan, Sequence[Bytes], NDArray[np.int32]], None]
 
@@ -61,7 +59,7 @@ class Pipeline:
     `programs` makes what each device computes with. `home` is where latents are wanted that programs write elsewhere:
     they are moved there during the run, and brought from there where a session goes on. `on_group` is told of each
     group once it is computed, before its slot is used again: where it lies, and which experts tokens chose in its
-    layer.
+    layer. `lent` is ring memory of the one device, of another pipeline: only one of the two may run at a time.
 
     One run at a time. Whatever ends a run (a flag, a bad block, a lost device), the next one finds everything free.
     """
@@ -79,7 +77,9 @@ class Pipeline:
         recorded: Spans | None = None,
         home: Latents | None = None,
         on_group: OnGroup | None = None,
+        lent: Memory | None = None,
     ) -> None:
+        assert lent is None or len(devices) == 1, "memory is lent to one device"
         if shape.group_experts < 1 or shape.num_slots < FEWEST_SLOTS or not devices:
             raise UsageError("stream-loading prefill needs a device, a slot and an expert in each group.")
         self.max_tokens = max_tokens
@@ -88,6 +88,7 @@ class Pipeline:
         self._cache = cache
         self._source = source
         self._home = home
+        self._lent = lent
         self.recorded = Spans() if recorded is None else recorded  # what all runs did, when
         self._on_group = on_group
         self._last_pass: list[Iterable[GroupPlan]] = []  # each device's groups
@@ -122,6 +123,11 @@ class Pipeline:
     def loaded_bytes(self) -> tuple[int, ...]:
         """Of experts, by each device in the last run."""
         return tuple(lane.loaded_bytes for lane in self._lanes)
+
+    @property
+    def ring_memory(self) -> tuple[Memory, ...]:
+        """Of each device's slots: what may be lent to another pipeline, which is to be closed before this one."""
+        return tuple(lane.ring.memory for lane in self._lanes)
 
     @property
     def free_slots(self) -> tuple[int, ...]:
@@ -181,7 +187,7 @@ class Pipeline:
 
     def _lane(self, device: Device, programs: Programs, groups: list[GroupPlan], shape: Shape) -> Lane:
         num_slots = min(shape.num_slots, max(1, len(groups)))
-        ring = Ring(device, num_slots, slot_bytes(self._source, groups))
+        ring = Ring(device, num_slots, slot_bytes(self._source, groups), self._lent)
         if len(self._shares) == 1:
             program = mixtures = programs.whole(self.max_tokens)
         else:
@@ -275,6 +281,8 @@ class Pipeline:
             lane.tell()
             if lane.tokens is not None:
                 complete(lane.latents, self._tokens.segments)
+                if lane.home is not None:
+                    hold(lane.home, self._tokens.segments)
 
     def _watch(self, job: Job, cancel: CancelFlag | None) -> None:
         while not job.over.wait(LOOK_S):

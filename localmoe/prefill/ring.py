@@ -4,7 +4,7 @@ import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from localmoe.devices.device import Bytes, Device, Event
+from localmoe.devices.device import Bytes, Device, Event, Memory
 from localmoe.prefill.job import Job
 from localmoe.weights.expert_source import ExpertSource, group_bytes
 
@@ -50,12 +50,19 @@ def slot_bytes(source: ExpertSource, groups: Sequence[GroupPlan]) -> int:
 
 
 class Ring:
-    """`num_slots` slots of `nbytes`, allocated at once."""
+    """`num_slots` slots of `nbytes`, allocated at once; or as many of them as `lent` has room for.
 
-    def __init__(self, device: Device, num_slots: int, nbytes: int) -> None:
+    `lent` is another ring's memory, which that one keeps: only one of them may be used at a time.
+    """
+
+    def __init__(self, device: Device, num_slots: int, nbytes: int, lent: Memory | None = None) -> None:
         stride = -(-nbytes // 4096) * 4096
-        self._memory = device.alloc(num_slots * stride)
-        view = self._memory.view
+        self.memory = device.alloc(num_slots * stride) if lent is None else lent
+        self._is_lent = lent is not None
+        view = self.memory.view
+        if lent is not None and stride:
+            num_slots = min(num_slots, len(view) // stride)
+        assert num_slots, "no group fits into what is lent"
         self._slots = [
             Slot(view[n * stride : n * stride + nbytes], device.new_event(), device.new_event(), device.new_event())
             for n in range(num_slots)
@@ -94,9 +101,10 @@ class Ring:
             self.give_back(slot)
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Gives the memory back, unless it was lent."""
         self._slots = []
-        self._memory.free()
+        if not self._is_lent:
+            self.memory.free()
 
 
 def of_layers(groups: Sequence[GroupPlan], num_layers: int) -> list[list[GroupPlan]]:

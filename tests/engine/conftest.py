@@ -1,9 +1,12 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from backends import open_engine
+from planned import GB, SLOW, gpus
 from tiny import SHAPES, make_checkpoint
 
+from localmoe.engine import opening
 from localmoe.engine.engine import Engine
 
 BACKENDS = ["reference", "cpu"]
@@ -26,3 +29,19 @@ def engine(request, checkpoint) -> Iterator[Engine]:
 def opener(request, checkpoint) -> Callable[..., Engine]:
     """Opens engines with settings, and a model, of the test's own."""
     return lambda model=checkpoint, **options: open_engine(model, request.param, **options)
+
+
+@pytest.fixture
+def with_gpus(monkeypatch) -> Callable[..., None]:
+    """This machine, with so many GPUs."""
+    probe = opening.probe
+
+    def set_up(count, rates=SLOW):
+        def found(**options):
+            machine = probe(**{**options, "asks_driver": False})
+            return replace(machine, gpus=gpus(*[32 * GB] * count), limits=replace(machine.limits, locks_freely=True))
+
+        monkeypatch.setattr(opening, "probe", found)
+        monkeypatch.setattr(opening, "_rates", lambda machine: rates)
+
+    return set_up

@@ -2,7 +2,11 @@
 
 from localmoe import _native as native
 from localmoe.devices.host import HostDevice
+from localmoe.model.cache import LatentCache
+from localmoe.model.mirror import Mirror
 from localmoe.model.programs import HostPrograms
+
+BF16_NAN = 0x7FC0
 
 
 class HostGpus:
@@ -28,3 +32,29 @@ class HostGpus:
 
     def page_lock(self, device):
         return self.locked.__setitem__, self.locked.__delitem__
+
+
+class FarGpus(HostGpus):
+    """Each has pages of its own, as GPUs have; what nobody has brought there is found out."""
+
+    def programs(self, device, model, cache, turns=None):
+        self.made += 1
+        pages = LatentCache(cache.num_layers, cache.num_pages, cache.width, "bf16")
+        pages._data[:] = BF16_NAN
+        return FarPrograms(model, Mirror(cache, pages), native.Pool([-1]))
+
+
+class FarPrograms(HostPrograms):
+    """They tell the mirror what they write, as a GPU's do."""
+
+    def _program(self, ops, output, max_tokens):
+        program = super()._program(ops, output, max_tokens)
+        begin = program.begin
+
+        def begin_and_hold(tokens, cancel, *, urgent=False):
+            self.cache.hold(tokens.segments)
+            begin(tokens, cancel, urgent=urgent)
+
+        if output is not None:
+            program.begin = begin_and_hold
+        return program

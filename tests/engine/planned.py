@@ -62,6 +62,12 @@ RATES = Rates(
     (GPU_RATES,) * 4,
     disk=measured(5e9),
 )
+# Moving every expert of the tiny model is worth it from some 100 tokens on.
+SLOW = replace(
+    RATES,
+    cpu=replace(RATES.cpu, fma=measured(20e9), stream=measured(20e9)),
+    gpus=(replace(GPU_RATES, h2d=measured(3e8)),) * 2,
+)
 
 
 def gpu(free: int | None = 32 * GB, capability: str | None = "12.0", index: int = 0, name: str = "RTX 5090") -> Gpu:

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 from host_gpus import HostGpus
-from planned import GB, GPU_RATES, RATES, gpus, measured
+from planned import GPU_RATES, SLOW, measured
 from tiny import SHAPES, make_checkpoint
 
 from localmoe.chat.message import Conversation, Message
-from localmoe.engine import gpu_network, gpu_steps, opening
+from localmoe.engine import gpu_network, gpu_steps
 from localmoe.engine.engine import Engine
 from localmoe.engine.gpu_network import GpuNetwork
 from localmoe.engine.plan_json import plan_json
@@ -22,33 +22,11 @@ from localmoe.settings import Settings
 LONG = "one two three four five six seven eight nine ten " * 8
 SHORT = "one two three"
 MEDIUM = "ten nine eight seven six five four three two one " * 2
-# Moving every expert of the tiny model is worth it from some 100 tokens on.
-SLOW = replace(
-    RATES,
-    cpu=replace(RATES.cpu, fma=measured(20e9), stream=measured(20e9)),
-    gpus=(replace(GPU_RATES, h2d=measured(3e8)),) * 2,
-)
 
 
 @pytest.fixture(params=["v3", "moonlight"])
 def folder(request, tmp_path):
     return str(make_checkpoint(tmp_path / "model", **SHAPES[request.param]))
-
-
-@pytest.fixture
-def with_gpus(monkeypatch):
-    """This machine, with so many GPUs."""
-    probe = opening.probe
-
-    def set_up(count, rates=SLOW):
-        def found(**options):
-            machine = probe(**{**options, "asks_driver": False})
-            return replace(machine, gpus=gpus(*[32 * GB] * count), limits=replace(machine.limits, locks_freely=True))
-
-        monkeypatch.setattr(opening, "probe", found)
-        monkeypatch.setattr(opening, "_rates", lambda machine: rates)
-
-    return set_up
 
 
 def settings(plan):
@@ -102,7 +80,7 @@ def test_answers_are_those_of_the_cpu(folder, with_gpus, plan, count):
         assert 20 < decided.crossover_tokens == reader.streamed_from < 350
         assert reader.max_tokens == decided.pass_tokens == 512
         assert answers(engine) == truth
-        assert all(nbytes > 0 for nbytes in reader._pipeline.loaded_bytes)
+        assert all(nbytes > 0 for nbytes in reader._streams.together.loaded_bytes)
         assert reader._running is reader._beside  # the short prompt was not streamed
         assert sum(host.locked.values()) >= network._network._store.nbytes
         assert any("page-locked" in line for line in engine.info.plan)
@@ -214,7 +192,7 @@ def test_medium_prompts_are_shared_with_the_gpu(folder, with_gpus):
         for text in (SHORT, MEDIUM, LONG):
             found += answers(engine, [text])
             ways.append(reader._running)
-        assert found == truth and ways == [reader._beside, reader._mixed, reader._pipeline]
+        assert found == truth and ways == [reader._beside, reader._mixed, reader._streams.together]
         assert reader._mixed.moved_bytes > 0 and reader._beside.max_tokens == first - 1
     finally:
         engine.close()

@@ -1,5 +1,6 @@
 """Plans with GPUs: what lies on them, the ring, and when prompts are streamed; on machines that were recorded too."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ from recorded import recorded
 from localmoe.engine.cost import gpu as on_gpu
 from localmoe.engine.cost.predict import forecast_prefill
 from localmoe.engine.cost.sizes import sizes_of
-from localmoe.engine.plan import forecast
+from localmoe.engine.plan import forecast, on_gpus
+from localmoe.engine.plan.alone import SCRATCH
 from localmoe.engine.plan.forecasts import prediction_inputs
 from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.hardware import GpuPair
@@ -100,8 +102,49 @@ def test_two_gpus_stream_half_of_each_layer_each():
     assert found.kind == "dslp" and found.gpus == (0, 1)
     assert "each GPU streams half of every layer's experts" in told(found, "long prompts")
     first, second = items(found, "GPU 0"), items(found, "GPU 1")
-    assert second.items() <= first.items() and set(first) - set(second) == BESIDE  # which the first one does alone
+    assert set(first) - set(second) == BESIDE and set(second) - set(first) == {SCRATCH}  # what each does alone
+    assert all(first[name] == second[name] for name in set(first) & set(second))
     assert found.ring.slots == 128  # of 256 experts
+
+
+def test_the_last_gpu_reads_alone_in_room_that_the_first_one_lacks(monkeypatch):
+    found = planned(TWO, settings=Settings(plan="dslp", context=32_768))
+    scratch = items(found, "GPU 1")[SCRATCH]
+    assert found.crossover_tokens < found.alone_tokens < found.pass_tokens == 32_768
+    assert scratch == math.ceil(found.alone_tokens * on_gpu.scratch_token_bytes(FULL, 1))
+    assert 32 * GB - 300_000 < found.needed("GPU 1") <= 32 * GB  # a token takes 223,232
+    why = told(found, "beside answers")
+    assert f"GPU 1 reads long prompts alone, up to {found.alone_tokens:,} tokens at once" in why
+    assert "steps then have GPU 0 to themselves" in why
+    monkeypatch.setattr(on_gpus, "plan_alone", lambda *_: None)
+    without = planned(TWO, settings=Settings(plan="dslp", context=32_768))
+    assert without == replace(
+        found,
+        alone_tokens=None,
+        items=tuple(item for item in found.items if item.name != SCRATCH),
+        decisions=tuple(each for each in found.decisions if each.what != "beside answers"),
+    )
+
+
+def test_the_last_gpu_reads_no_more_alone_than_all_do_at_once():
+    assert planned(TWO).alone_tokens == planned(TWO).pass_tokens == 8192
+    uneven = planned(machine(gpus=gpus(24 * GB, 40 * GB)), settings=Settings(plan="dslp"))
+    assert uneven.alone_tokens == 8192  # in its own room, which may be more than the first one's
+    assert planned(machine(gpus=gpus(24 * GB, 24 * GB)), settings=Settings(plan="dslp")).alone_tokens < 8192
+
+
+def test_a_gpu_with_too_little_room_does_not_read_alone():
+    slow = replace(RATES, gpus=(replace(GPU_RATES, h2d=measured(10e9)),) * 2)
+    found = planned(machine(gpus=gpus(24 * GB, 24 * GB)), rates=slow, settings=Settings(plan="dslp"))
+    assert found.alone_tokens is None and SCRATCH not in items(found, "GPU 1")
+    why = told(found, "beside answers")
+    assert "all GPUs read long prompts; GPU 1 alone has room for" in why
+    assert f"from {found.crossover_tokens:,} on experts are streamed" in why
+
+
+def test_one_gpu_has_no_other_to_leave_to_steps():
+    assert planned(ONE).alone_tokens is None
+    assert not any(each.what == "beside answers" for each in planned(ONE).decisions)
 
 
 def test_the_gpu_with_the_least_room_decides_for_both():

@@ -64,6 +64,8 @@ def test_what_is_planned_fits(on, fast, model, context, kind, chunk, on_disk):
     assert context is None or plan.context_limit == min(context, MODELS[model].max_position)
     assert plan.num_pages * 64 >= plan.context_limit
     assert plan.num_threads >= 1 and 0 < plan.urgent_share <= 1
+    if plan.alone_tokens is not None:
+        assert len(plan.gpus) > 1 and plan.crossover_tokens <= plan.alone_tokens <= plan.pass_tokens
     assert (plan.ring is None) == (plan.kind == "cpu")
     if plan.ring:
         assert 2 <= plan.ring.slots <= MODELS[model].num_experts

@@ -1,6 +1,7 @@
 """The plans with GPUs: attention there, routed experts on the CPU, and streamed to the GPUs for long prompts.
 
-One GPU: stream-loading prefill (SLP). Several: each streams its part of every layer's experts (DSLP).
+One GPU: stream-loading prefill (SLP). Several: each streams its part of every layer's experts (DSLP), or the last one
+all of them while answers are written.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from localmoe.engine.cost.predict import crossover
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sizes import BF16_BYTES
 from localmoe.engine.plan import beside, choices, gpus
+from localmoe.engine.plan.alone import Alone, plan_alone
 from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.beside import Beside
@@ -38,6 +40,9 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     unused = (together.sharing.slots - sharing.slots) * asked.expert_bytes
     sharing = beside.with_hot(asked, rates, sharing, vram.spare + unused)
     sharing = replace(sharing, takes_turns=beside.takes_turns(streamed_from, usable.count))
+    alone = None
+    if streamed_from is not None and usable.count > 1:
+        alone = plan_alone(asked, usable, vram, streamed_from)
     threads, why_threads = choices.choose_threads(asked, usable.count)
     in_dram = _in_dram(asked, placement.chunk, threads, usable, vram, sharing)
     if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
@@ -51,9 +56,9 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         chunk=placement.chunk,
         context_limit=vram.cache.context,
         num_pages=vram.cache.num_pages,
-        items=(*in_dram, *_on_gpus(asked, usable, vram, together, sharing)),
+        items=(*in_dram, *_on_gpus(asked, usable, vram, together, sharing), *(alone.items if alone else ())),
         decisions=_decisions(
-            asked, usable, vram, placement.chunk, streamed_from, sharing, in_dram, (why_locked, why_threads)
+            asked, usable, vram, placement.chunk, streamed_from, sharing, alone, in_dram, (why_locked, why_threads)
         ),
         placement=placement,
         crossover_tokens=streamed_from,
@@ -65,6 +70,7 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         gpus=usable.gpus,
         locks_experts=locked,
         pass_tokens=None if streamed_from is None else vram.pass_tokens,
+        alone_tokens=alone.tokens if alone else None,
         sharing=sharing,
         beside_bytes=together.num_bytes,
     )
@@ -92,6 +98,7 @@ def _decisions(
     chunk: int,
     streamed_from: int | None,
     sharing: Sharing,
+    alone: Alone | None,
     in_dram: tuple[Item, ...],
     whys: tuple[Decision, Decision],
 ) -> tuple[Decision, ...]:
@@ -99,6 +106,7 @@ def _decisions(
     return (
         *_device_decisions(usable, streamed_from, vram),
         *beside.decisions(asked, sharing, streamed_from, usable.names[0]),
+        *((alone.decision,) if alone else ()),
         *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
         *_ring_decisions(asked, usable, vram),
         why_locked,

@@ -96,6 +96,7 @@ class Plan:
     gpus: tuple[int, ...] = ()  # those that are used: positions in Machine.gpus and Rates.gpus
     locks_experts: bool = False  # their pages, so that GPUs copy from them at the bus's full speed
     pass_tokens: int | None = None  # of a prompt that is streamed at once; None: none is
+    alone_tokens: int | None = None  # of a prompt that the last GPU reads alone, beside answers; None: all GPUs do
     sharing: Sharing | None = None  # None: no GPU
     batch: int = MAX_BATCH  # answers at the same time, the one whose prompt is read among them
     beside_chunk: int | None = None  # tokens that are read at once while there are other requests; None: as alone

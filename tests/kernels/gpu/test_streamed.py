@@ -103,3 +103,32 @@ def test_steps_beside_a_gpu_continue_a_streamed_prompt(tmp_path_factory, device)
             forced = np.ascontiguousarray(chosen[:, at : at + count])
             ours = beside.forward(case.ids[at : at + count], [Segment(table, at, count)], forced_experts=forced)
             parity.assert_near(ours, truth[at + count - 1 : at + count], OTHER_FORM)
+
+
+def test_one_of_two_gpus_reads_alone_through_the_slots_of_both(tmp_path_factory, device):
+    """Its latents come to the first one, whose steps go on from there; both then read on."""
+    case, chip = network(tmp_path_factory, "bf16", **FORMS["bf16"][1]), chip_for("bf16", device)
+    cache, cuts = case.cache("bf16", NUM_PAGES), (8, 1, 8, 1)
+    truth, chosen = Reference(case)(case.ids[: sum(cuts)])
+    source = MemoryExperts([layer.moe.experts for layer in case.model.layers if layer.moe])
+    host = HostPrograms(case.model, cache, POOL)
+    with gpus(device, 2) as devices, ExitStack() as stack:
+        if len(devices) < 2:
+            pytest.skip("there is one GPU")
+        programs = programs_on(devices, case, cache, chip)
+        home = {"home": programs[0].latents}
+        both = Pipeline(case.config, cache, source, devices, programs, 8, Shape(3, 2), **home)
+        stack.callback(both.close)
+        lent = both.ring_memory[-1]
+        alone = Pipeline(case.config, cache, source, devices[1:], programs[1:], 8, Shape(3, 2), **home, lent=lent)
+        stack.callback(alone.close)
+        beside = Beside(case.config, devices[0], programs[0], host, 4)
+        stack.callback(beside.close)
+        table, start = parity.reserved(cache.new_table(), sum(cuts)), 0
+        for count, program in zip(cuts, (alone, beside, both, beside), strict=True):
+            ids, end = case.ids[start : start + count], start + count
+            forced = np.ascontiguousarray(chosen[:, start:end])
+            ours = program.forward(ids, [Segment(table, start, count)], forced_experts=forced)
+            parity.assert_near(ours, truth[end - 1 : end], OTHER_FORM)
+            start = end
+        assert {span.device for span in alone.spans} == {"GPU 1"}
