@@ -8,7 +8,7 @@ from tiny import SHAPES, make_checkpoint
 
 from localmoe.bench.kernels import make_workers
 from localmoe.bench.mixed import beside, preempt, rivals
-from localmoe.bench.mixed.goodput import Alone, Factors, Trial
+from localmoe.bench.mixed.goodput import Alone, Factors, Found, Search, System, Trial
 from localmoe.bench.mixed.trace import LONG_TOKENS, NUM_REQUESTS, SHORT_TOKENS, arrivals
 from localmoe.bench.shapes import Shapes
 from localmoe.engine.instance import Instance, opened
@@ -87,3 +87,43 @@ def test_targets_decide_whether_a_rate_is_kept_to(ground):
         instance = rivals.ours(ground, 128)
         assert Trial(instance, alone, classes).keeps(rate=50.0) is expected
         instance.close()
+
+
+class Steps(Search):
+    """A search whose systems keep to the steps up to a number of their own."""
+
+    def __init__(self, most, num_runs=100):
+        super().__init__(Alone({SHORT_TOKENS: 1.0, LONG_TOKENS: 1.0}, 1.0), LOOSE, Quiet(), 0.0)
+        self.most, self.left = most, num_runs
+
+    def _has_time(self):
+        self.is_cut = not self.left
+        return not self.is_cut
+
+    def _keeps(self, system, step):
+        self.left -= 1
+        return step <= self.most[system.name]
+
+
+A, B = System("a", None), System("b", None)
+
+
+@pytest.mark.parametrize(("a", "b"), [(3, 1), (1, 3), (-4, -5), (-3, -1), (0, 0)])
+def test_the_largest_rate_of_several_systems_is_found(a, b):
+    search = Steps({"a": a, "b": b})
+    found = search.best_of([A, B])
+    assert found == Found(A if a >= b else B, max(a, b)) and not search.is_cut
+    assert search.rate(found.step + 1) == pytest.approx(1.25 * search.rate(found.step))
+    looser = Steps({"a": a + 2, "b": b + 2})
+    assert looser.climb(found.system, found).step == max(a, b) + 2
+
+
+def test_nothing_is_found_where_every_rate_is_too_high():
+    search = Steps({"a": -100, "b": -100})
+    assert search.best_of([A, B]) is None and not search.is_cut
+
+
+def test_a_search_that_the_time_ends_is_told_from_one_that_found_its_end():
+    search = Steps({"a": 3}, num_runs=2)
+    search.best_of([A])
+    assert search.is_cut

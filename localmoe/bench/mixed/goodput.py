@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from localmoe.bench.mixed import rivals
@@ -23,6 +24,7 @@ KEPT = 0.9  # of the requests
 WAIT_S = 15.0  # after the last request has come
 POLL_S = 0.005
 BUDGET_S = 720.0  # no further run of the trace is begun after this
+LOOSE_S = 240.0  # of it, kept for the loose targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,19 @@ class System:
     make: Callable[[], Instance]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rate that `system` keeps to, as a step of Search's."""
+
+    system: System
+    step: int
+
+
 def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
-    """Rows goodput-vs-exclusive, -chunked and -split, and the same at loose targets as goodput-loose-vs-..."""
+    """Rows goodput-vs-exclusive, -chunked and -split, and the same at loose targets as goodput-loose-vs-...
+
+    The search at loose targets goes on where the one at the others ended: what keeps to those keeps to these.
+    """
     alone = _alone(ground, listener)
     systems = {
         "ours": [System(f"ours-{c}", lambda c=c: rivals.ours(ground, c)) for c in CHUNKS[-2:]],  # type: ignore[misc]
@@ -67,20 +80,37 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
         "chunked": [System(f"chunked-{c}", lambda c=c: rivals.chunked(ground, c)) for c in CHUNKS],  # type: ignore[misc]
         "split": [System("split", lambda: rivals.split(ground))],
     }
-    end_s = time.monotonic() + BUDGET_S
-    for prefix, classes in (("goodput", MIXED), ("goodput-loose", LOOSE)):
-        if time.monotonic() >= end_s:
-            listener.warn(f"{prefix} is left out: the time is up")
+    end_s, isa = time.monotonic() + BUDGET_S, str(ground.network.isa)
+    search = Search(alone, MIXED, listener, end_s - LOOSE_S)
+    best = _found(
+        search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()}, listener
+    )
+    yield from _rows("goodput", search, best, isa)
+    search = Search(alone, LOOSE, listener, end_s)
+    climbs = {name: partial(search.climb, found.system, found) for name, found in best.items() if found}
+    yield from _rows("goodput-loose", search, _found(search, "goodput-loose", climbs, listener), isa)
+
+
+def _found(
+    search: "Search", prefix: str, finds: Mapping[str, Callable[[], Found | None]], listener: Listener
+) -> dict[str, Found | None]:
+    """What each finds. One that the end of the time cuts short has found too little, and is left out."""
+    best: dict[str, Found | None] = {}
+    for name, find in finds.items():
+        found = find()
+        if search.is_cut:
+            listener.warn(f"{prefix} of {name} is left out: the time is up")
             break
-        search = Search(alone, classes, listener, end_s)
-        best = {name: search.best_of(group) for name, group in systems.items()}
-        yield from _rows(prefix, best, str(ground.network.isa))
+        best[name] = found
+    return best
 
 
-def _rows(prefix: str, best: Mapping[str, float], isa: str) -> Iterator[Row]:
-    for name, rate in best.items():
-        if name != "ours":
-            row = Row("mixed", f"{prefix}-vs-{name}", "req_s", best["ours"], "req/s", isa=isa)
+def _rows(prefix: str, search: "Search", best: Mapping[str, Found | None], isa: str) -> Iterator[Row]:
+    rates = {name: search.rate(found.step) if found else 0.0 for name, found in best.items()}
+    ours = rates.pop("ours", 0.0)
+    for name, rate in rates.items():
+        if ours:
+            row = Row("mixed", f"{prefix}-vs-{name}", "req_s", ours, "req/s", isa=isa)
             yield compared(row, rate, f"{name}'s") if rate else row
 
 
@@ -116,31 +146,40 @@ class Search:
         self._classes = classes
         self._listener = listener
         self._end_s = end_s
+        self.is_cut = False  # by the end of the time
         self._first = 0.35 / (0.8 * alone.ttft_s[SHORT_TOKENS] + 0.2 * alone.ttft_s[LONG_TOKENS] + 30 * alone.tpot_s)
 
-    def best_of(self, systems: Sequence[System]) -> float:
-        """The largest rate that one of `systems` keeps to, in steps of STEP; 0 where none of those tried is."""
-        found = self._first_step(systems)
-        for system in systems if found is not None else ():
-            while found is not None and self._has_time() and self._keeps(system, found + 1):
-                found += 1
-        return 0.0 if found is None else self._rate(found)
+    def best_of(self, systems: Sequence[System]) -> Found | None:
+        """The largest rate that one of `systems` keeps to, in steps of STEP; None where none of those tried is."""
+        found = self._first_found(systems)
+        for system in systems:
+            found = found and self.climb(system, found)
+        return found
 
-    def _first_step(self, systems: Sequence[System]) -> int | None:
-        """A step that one of `systems` keeps to, from the first one down: high rates are decided sooner."""
+    def climb(self, system: System, found: Found) -> Found:
+        """The largest rate from `found` on that `system` keeps to, or `found` where it does no better."""
+        while self._has_time() and self._keeps(system, found.step + 1):
+            found = Found(system, found.step + 1)
+        return found
+
+    def rate(self, step: int) -> float:
+        """Requests a second."""
+        return float(self._first * STEP**step)
+
+    def _first_found(self, systems: Sequence[System]) -> Found | None:
+        """From the first step down: high rates are decided sooner."""
         for step in range(0, LOWEST, -2):
-            if self._has_time() and any(self._keeps(system, step) for system in systems):
-                return step
+            for system in systems:
+                if self._has_time() and self._keeps(system, step):
+                    return Found(system, step)
         return None
 
     def _has_time(self) -> bool:
-        return time.monotonic() < self._end_s
-
-    def _rate(self, step: int) -> float:
-        return float(self._first * STEP**step)
+        self.is_cut = time.monotonic() >= self._end_s
+        return not self.is_cut
 
     def _keeps(self, system: System, step: int) -> bool:
-        rate = self._rate(step)
+        rate = self.rate(step)
         self._listener.progress(f"goodput: {system.name} at {rate:.2f} requests a second")
         with closing(system.make()) as instance:
             _answered(instance, SHORT_TOKENS, 4, 77)  # its programs' memory is touched
