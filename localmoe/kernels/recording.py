@@ -70,20 +70,36 @@ def plan_buffers(ops: Recording, max_tokens: int) -> tuple[list[int], int]:
 
 
 def place_buffers(calls: Sequence[Call], sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Offsets of all buffers, and the arena's size, in whatever unit `sizes` has."""
-    lives = _lives(calls, len(sizes))
-    offsets: list[int] = []
-    placed: list[int] = []  # buffers still alive, by offset
-    for buffer, (first, _) in enumerate(lives):
-        placed = [other for other in placed if lives[other][1] >= first]
-        offset, at = 0, 0
-        for at, other in enumerate([*placed, None]):  # noqa: B007 - `at` is where the gap was found
-            if other is None or offset + sizes[buffer] <= offsets[other]:
-                break
-            offset = offsets[other] + sizes[other]
-        offsets.append(offset)
-        placed.insert(at, buffer)
+    """Offsets of all buffers, and the arena's size, in whatever unit `sizes` has.
+
+    Those that live when the most does come first, the largest of them before others, each into the first gap: what is
+    there at less crowded times then fits around them, and the arena is no larger than that most. A recording's own
+    order would leave gaps that are a little too small.
+    """
+    lives, offsets = _lives(calls, len(sizes)), [0] * len(sizes)
+    alive = [0] * len(calls)
+    for (first, last), size in zip(lives, sizes, strict=True):
+        for n in range(first, last + 1):
+            alive[n] += size
+    placed: list[list[int]] = [[] for _ in calls]  # buffers that live at each call
+    most = [max(alive[first : last + 1]) for first, last in lives]
+    for buffer in sorted(range(len(sizes)), key=lambda buffer: (-most[buffer], -sizes[buffer])):
+        first, last = lives[buffer]
+        together = {other for at_call in placed[first : last + 1] for other in at_call}
+        offsets[buffer] = _gap(sizes[buffer], sorted((offsets[o], offsets[o] + sizes[o]) for o in together))
+        for at_call in placed[first : last + 1]:
+            at_call.append(buffer)
     return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
+
+
+def _gap(size: int, taken: Sequence[tuple[int, int]]) -> int:
+    """Where the first one begins that has room for `size` between what is taken, by offset."""
+    offset = 0
+    for start, stop in taken:
+        if offset + size <= start:
+            break
+        offset = max(offset, stop)
+    return offset
 
 
 def _lives(calls: Sequence[Call], num_buffers: int) -> list[tuple[int, int]]:
