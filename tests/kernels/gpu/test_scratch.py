@@ -37,7 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("num_tokens", [1, 8, 33, 1024, 8192, 13_781])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_plan_counts_what_programs_take(name, num_tokens):
+def test_a_plan_counts_what_programs_take(name: str, num_tokens: int) -> None:
     config = read_config(CONFIGS[name])
     for cache_tokens in (8192, 131_072):
         model, latents = load_model(config, Shapes(config)), latents_of(cache_tokens)
