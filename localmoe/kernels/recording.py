@@ -72,18 +72,30 @@ def plan_buffers(ops: Recording, max_tokens: int) -> tuple[list[int], int]:
 def place_buffers(calls: Sequence[Call], sizes: Sequence[int]) -> tuple[list[int], int]:
     """Offsets of all buffers, and the arena's size, in whatever unit `sizes` has.
 
-    Those that live when the most does come first, the largest of them before others, each into the first gap: what is
-    there at less crowded times then fits around them, and the arena is no larger than that most. A recording's own
-    order would leave gaps that are a little too small.
+    Each into the first gap, in the order of several that needs the least: what lives when the most does, or what always
+    lives, before others, and the largest first. A recording's own order would leave gaps that are a little too small.
     """
-    lives, offsets = _lives(calls, len(sizes)), [0] * len(sizes)
-    alive = [0] * len(calls)
+    lives, alive = _lives(calls, len(sizes)), [0] * len(calls)
     for (first, last), size in zip(lives, sizes, strict=True):
         for n in range(first, last + 1):
             alive[n] += size
-    placed: list[list[int]] = [[] for _ in calls]  # buffers that live at each call
     most = [max(alive[first : last + 1]) for first, last in lives]
-    for buffer in sorted(range(len(sizes)), key=lambda buffer: (-most[buffer], -sizes[buffer])):
+    stays = [2 * (last - first) > len(calls) for first, last in lives]
+    buffers = range(len(sizes))
+    orders = (
+        sorted(buffers, key=lambda n: (-most[n], -sizes[n])),
+        sorted(buffers, key=lambda n: (not stays[n], -most[n], -sizes[n])),
+        sorted(buffers, key=lambda n: -sizes[n]),
+    )
+    return min((_placed(order, lives, sizes, len(calls)) for order in orders), key=lambda found: found[1])
+
+
+def _placed(
+    order: Sequence[int], lives: Sequence[tuple[int, int]], sizes: Sequence[int], num_calls: int
+) -> tuple[list[int], int]:
+    offsets = [0] * len(sizes)
+    placed: list[list[int]] = [[] for _ in range(num_calls)]  # buffers that live at each call
+    for buffer in order:
         first, last = lives[buffer]
         together = {other for at_call in placed[first : last + 1] for other in at_call}
         offsets[buffer] = _gap(sizes[buffer], sorted((offsets[o], offsets[o] + sizes[o]) for o in together))
