@@ -86,6 +86,8 @@ def place_buffers(calls: Sequence[Call], sizes: Sequence[int]) -> tuple[list[int
         sorted(buffers, key=lambda n: (-most[n], -sizes[n])),
         sorted(buffers, key=lambda n: (not stays[n], -most[n], -sizes[n])),
         sorted(buffers, key=lambda n: -sizes[n]),
+        sorted(buffers, key=lambda n: (not stays[n], -sizes[n])),
+        sorted(buffers, key=lambda n: (not stays[n], lives[n][0] - lives[n][1], -sizes[n])),
     )
     return min((_placed(order, lives, sizes, len(calls)) for order in orders), key=lambda found: found[1])
 
