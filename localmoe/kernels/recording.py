@@ -70,20 +70,50 @@ def plan_buffers(ops: Recording, max_tokens: int) -> tuple[list[int], int]:
 
 
 def place_buffers(calls: Sequence[Call], sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Offsets of all buffers, and the arena's size, in whatever unit `sizes` has."""
-    lives = _lives(calls, len(sizes))
-    offsets: list[int] = []
-    placed: list[int] = []  # buffers still alive, by offset
-    for buffer, (first, _) in enumerate(lives):
-        placed = [other for other in placed if lives[other][1] >= first]
-        offset, at = 0, 0
-        for at, other in enumerate([*placed, None]):  # noqa: B007 - `at` is where the gap was found
-            if other is None or offset + sizes[buffer] <= offsets[other]:
-                break
-            offset = offsets[other] + sizes[other]
-        offsets.append(offset)
-        placed.insert(at, buffer)
+    """Offsets of all buffers, and the arena's size, in whatever unit `sizes` has.
+
+    Each into the first gap, in the order of several that needs the least: what lives when the most does, or what always
+    lives, before others, and the largest first. A recording's own order would leave gaps that are a little too small.
+    """
+    lives, alive = _lives(calls, len(sizes)), [0] * len(calls)
+    for (first, last), size in zip(lives, sizes, strict=True):
+        for n in range(first, last + 1):
+            alive[n] += size
+    most = [max(alive[first : last + 1]) for first, last in lives]
+    stays = [2 * (last - first) > len(calls) for first, last in lives]
+    buffers = range(len(sizes))
+    orders = (
+        sorted(buffers, key=lambda n: (-most[n], -sizes[n])),
+        sorted(buffers, key=lambda n: (not stays[n], -most[n], -sizes[n])),
+        sorted(buffers, key=lambda n: -sizes[n]),
+        sorted(buffers, key=lambda n: (not stays[n], -sizes[n])),
+        sorted(buffers, key=lambda n: (not stays[n], lives[n][0] - lives[n][1], -sizes[n])),
+    )
+    return min((_placed(order, lives, sizes, len(calls)) for order in orders), key=lambda found: found[1])
+
+
+def _placed(
+    order: Sequence[int], lives: Sequence[tuple[int, int]], sizes: Sequence[int], num_calls: int
+) -> tuple[list[int], int]:
+    offsets = [0] * len(sizes)
+    placed: list[list[int]] = [[] for _ in range(num_calls)]  # buffers that live at each call
+    for buffer in order:
+        first, last = lives[buffer]
+        together = {other for at_call in placed[first : last + 1] for other in at_call}
+        offsets[buffer] = _gap(sizes[buffer], sorted((offsets[o], offsets[o] + sizes[o]) for o in together))
+        for at_call in placed[first : last + 1]:
+            at_call.append(buffer)
     return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
+
+
+def _gap(size: int, taken: Sequence[tuple[int, int]]) -> int:
+    """Where the first one begins that has room for `size` between what is taken, by offset."""
+    offset = 0
+    for start, stop in taken:
+        if offset + size <= start:
+            break
+        offset = max(offset, stop)
+    return offset
 
 
 def _lives(calls: Sequence[Call], num_buffers: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ BF16_NAN = 0x7FC0
 class HostGpus:
     """`capacity`: bytes of each device. `locked`: what was page-locked, by address."""
 
-    def __init__(self, capacity=256 << 20, why=""):
+    def __init__(self, capacity=1 << 30, why=""):
         self.capacity = capacity
         self.why = why
         self.devices = []

@@ -355,7 +355,7 @@ def test_a_ring_that_holds_less_than_a_layer_makes_experts_wait():
 def test_a_prompt_whose_scratch_does_not_fit_takes_more_passes():
     rates = replace(RATES, gpus=(replace(GPU, gemm=measured(1e18), attention=measured(1e18)),))
     streams = [prefill.streamed(rates, FULL, ONE_GPU, n).find("stream").seconds for n in (32_768, 131_072)]
-    assert streams[1] == pytest.approx(5 * streams[0])
+    assert streams[1] == pytest.approx(6 * streams[0])
 
 
 def test_a_gpu_that_is_too_small_is_refused():

@@ -1,9 +1,8 @@
 """What a plan's first GPU does beside the CPU: medium prompts whose experts both compute, steps, and hot experts."""
 
-import math
 from dataclasses import dataclass, replace
 
-from localmoe.engine.cost import gpu as on_gpu
+from localmoe.engine.cost.gpu_scratch import mixtures_bytes, own_bytes
 from localmoe.engine.cost.placement import Placement
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sharing import alternates, hot_pays, shares_from, split_rates
@@ -13,9 +12,11 @@ from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.parts import Decision, Sharing
 from localmoe.engine.scheduler import MAX_BATCH
 from localmoe.engine.scratch import scratch_bytes
+from localmoe.model.config import ModelConfig
 
 CPU_CHUNK = 4096  # tokens of a prompt that is not streamed: the SLP paper's CPU path takes so many
 MIXED_TOKENS = 1024  # of a prompt that is shared: scratch for more would take the ring's room
+NUM_TILES = 4  # prefill/early.py
 MIXED_SLOTS = 4  # experts on their way or being computed
 EARLY_FROM = 64  # tokens of a prompt that is cut in tiles, so that rows for the CPU's experts cross beside attention
 LEAST_MIXED = MAX_BATCH + 1  # tokens: steps are issued ahead, which sharing cannot be
@@ -53,11 +54,18 @@ def plan_beside(asked: Asked, rates: Rates, num_gpus: int) -> Beside:
         alternates=any(alternates(rates, config, placement, max(1, context // n), n) for n in steps),
         num_hot=0,
     )
-    whole, own = on_gpu.scratch_token_bytes(config, 1), on_gpu.own_token_bytes(config)
-    batches = 1 + sharing.alternates
-    tokens = mixed_from - 1 if mixed_from else most + EARLY_FROM
-    scratch = tokens * own + sharing.mixed_tokens * whole + MAX_BATCH * batches * (own + whole)
-    return Beside(sharing, most, sharing.slots * asked.expert_bytes, math.ceil(scratch))
+    cache_tokens = choices.fit_cache(asked, "bf16", None).num_tokens
+    return Beside(sharing, most, sharing.slots * asked.expert_bytes, _scratch(config, sharing, most, cache_tokens))
+
+
+def _scratch(config: ModelConfig, sharing: Sharing, most: int, cache_tokens: int) -> int:
+    """Of short prompts, of those in tiles or shared, and of each batch of a step, with hot experts."""
+    short, tiled = (sharing.mixed_from - 1, sharing.mixed_tokens) if sharing.mixed_from else (EARLY_FROM - 1, most)
+    own = own_bytes(config, short, cache_tokens) + NUM_TILES * own_bytes(config, -(-tiled // NUM_TILES), cache_tokens)
+    step = own_bytes(config, MAX_BATCH, cache_tokens) + mixtures_bytes(config, MAX_BATCH)
+    return (
+        own + mixtures_bytes(config, sharing.mixed_tokens) * bool(sharing.mixed_from) + (1 + sharing.alternates) * step
+    )
 
 
 def most_tokens(asked: Asked) -> int:

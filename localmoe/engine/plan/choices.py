@@ -37,6 +37,11 @@ class Cache:
     page_bytes: int  # of all layers
 
     @property
+    def num_tokens(self) -> int:
+        """That all pages hold."""
+        return self.num_pages * PAGE_TOKENS
+
+    @property
     def num_bytes(self) -> int:
         """Of all pages."""
         return self.num_pages * self.page_bytes

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from localmoe.engine.cost import gpu as on_gpu
 from localmoe.engine.cost.exchange import link
+from localmoe.engine.cost.gpu_scratch import most_tokens, scratch_bytes
 from localmoe.engine.cost.prefill import GROUP_EVENTS, GROUP_LAUNCHES
 from localmoe.engine.cost.rates import Rate, Rates
 from localmoe.engine.cost.sizes import common_bytes, sizes_of
@@ -133,11 +134,11 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable, beside: Sequence[tuple
     """
     config = asked.config
     weights = common_bytes(config, embedding=False)
-    expert, each = asked.expert_bytes, on_gpu.scratch_token_bytes(config, usable.count)
+    expert, cache = asked.expert_bytes, choices.fit_cache(asked, "bf16", None)
     least = Vram(
         weights=weights,
-        cache=choices.fit_cache(asked, "bf16", None),
-        scratch=math.ceil(LEAST_PASS * each),
+        cache=cache,
+        scratch=scratch_bytes(config, LEAST_PASS, usable.count, cache.num_tokens),
         ring_bytes=on_gpu.LEAST_RING * expert,
         ring=Ring(on_gpu.LEAST_RING, 1),
         pass_tokens=LEAST_PASS,
@@ -148,9 +149,10 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable, beside: Sequence[tuple
     if cache.num_bytes > left:
         raise _refuse(asked, usable, replace(least, cache=cache), beside)
     left += least.scratch - cache.num_bytes
-    passes = -(-cache.context // int(left // each))
+    most = most_tokens(config, left, usable.count, cache.num_tokens, max(LEAST_PASS, cache.context))
+    passes = -(-cache.context // most)
     tokens = -(-cache.context // passes)
-    scratch = math.ceil(tokens * each)
+    scratch = scratch_bytes(config, tokens, usable.count, cache.num_tokens)
     ring = _ring(rates, config, usable.count, on_gpu.LEAST_RING + (left - scratch) // expert)
     spare = left - scratch - (ring.slots - on_gpu.LEAST_RING) * expert
     return Vram(weights, cache, scratch, ring.slots * expert, ring, tokens, passes, spare)

@@ -15,6 +15,7 @@ from arrays import quantised
 from tiny import make_checkpoint
 
 from localmoe.devices.turns import Turns
+from localmoe.kernels.gpu.attention import MOST_ABSORBED
 from localmoe.kernels.gpu.chips import Chip
 from localmoe.kernels.ops import Experts, LayerCache, Linear, MlaShape, Rope, Routing, Segment
 from localmoe.kernels.reference import ReferenceOps, ReferenceProgram, dequantised, places, tensor
@@ -73,11 +74,12 @@ class RoundedOps(ReferenceOps):
         return rounded(super().rope(x, rope, head_dim))
 
     def mla_attention(self, q: torch.Tensor, cache: LayerCache, kv_b: Linear, shape: MlaShape) -> torch.Tensor:
-        """Keys, values and weights are rounded too, as where they are expanded."""
-        expand, outputs = dequantised(kv_b).T, []
+        """In the form that so many tokens of a session take: what each of them rounds within is rounded too."""
+        outputs = []
         for segment, queries in zip(self.run.segments, q.split([s.count for s in self.run.segments]), strict=True):
             rows = tensor(cache.data)[places(segment, 0, segment.start + segment.count)].float()
-            outputs.append(attend(queries, rows, expand, shape))
+            form = absorbed if segment.count <= MOST_ABSORBED else expanded
+            outputs.append(form(queries, rows, dequantised(kv_b), shape))
         return rounded(torch.cat(outputs))
 
     def experts(self, x: torch.Tensor, routing: Routing, experts: Experts) -> torch.Tensor:
@@ -95,17 +97,32 @@ class RoundedOps(ReferenceOps):
         return x if scale is None or not self.is_quantised else quantised(x, torch.device("cpu"))[1]
 
 
-def attend(q: torch.Tensor, rows: torch.Tensor, expand: torch.Tensor, shape: MlaShape) -> torch.Tensor:
-    count, length = len(q), len(rows)
+def expanded(q: torch.Tensor, rows: torch.Tensor, kv_b: torch.Tensor, shape: MlaShape) -> torch.Tensor:
+    """Keys and values of all heads, rounded, are attended to."""
     latent, rope = rows.split([shape.rank, shape.rope_dim], dim=-1)
-    kv = rounded(latent @ expand).view(length, shape.num_heads, -1)
+    kv = rounded(latent @ kv_b.T).view(len(rows), shape.num_heads, -1)
     key = torch.cat([kv[..., : shape.nope_dim], rope[:, None].expand(-1, shape.num_heads, -1)], dim=-1)
-    scores = torch.einsum("tnd,lnd->ntl", q.view(count, shape.num_heads, -1), key) * shape.softmax_scale
+    return attend(q.view(len(q), shape.num_heads, -1), key, kv[..., shape.nope_dim :], shape).flatten(1)
+
+
+def absorbed(q: torch.Tensor, rows: torch.Tensor, kv_b: torch.Tensor, shape: MlaShape) -> torch.Tensor:
+    """Queries and outputs in the latent space are rounded; so is kv_b, which is decoded to BF16 on every chip."""
+    to_key, to_value = rounded(kv_b).view(shape.num_heads, -1, shape.rank).split([shape.nope_dim, shape.v_dim], dim=1)
+    nope, rope = q.view(len(q), shape.num_heads, -1).split([shape.nope_dim, shape.rope_dim], dim=-1)
+    latent_q = torch.cat([rounded(torch.einsum("tnd,ndr->tnr", nope, to_key)), rope], dim=-1)
+    shared = rows[:, None].expand(-1, shape.num_heads, -1)
+    found = rounded(attend(latent_q, shared, shared[..., : shape.rank], shape))
+    return torch.einsum("tnr,nvr->tnv", found, to_value).flatten(1)
+
+
+def attend(q: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shape: MlaShape) -> torch.Tensor:
+    """[T, N, V] of q [T, N, D], the last ones of key [L, N, D] and value [L, N, V]; weights are rounded."""
+    count, length = len(q), len(key)
+    scores = torch.einsum("tnd,lnd->ntl", q, key) * shape.softmax_scale
     future = torch.arange(length) > torch.arange(length - count, length)[:, None]
     scores = scores.masked_fill(future, -torch.inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
-    found = torch.einsum("ntl,lnv->tnv", rounded(weights), kv[..., shape.nope_dim :])
-    return (found / weights.sum(-1).T[..., None]).reshape(count, -1)
+    return torch.einsum("ntl,lnv->tnv", rounded(weights), value) / weights.sum(-1).T[..., None]
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
