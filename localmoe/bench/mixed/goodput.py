@@ -18,7 +18,7 @@ from localmoe.engine.instance import Ground, Instance
 from localmoe.engine.job import Job, Targets
 
 STEP = 1.25  # from one rate to the next
-LOWEST = -9
+LOWEST = -8
 CHUNKS = (32, 64, 128)
 KEPT = 0.9  # of the requests
 WAIT_S = 15.0  # after the last request has come
@@ -87,7 +87,10 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
     )
     yield from _rows("goodput", search, best, isa)
     search = Search(alone, LOOSE, listener, end_s)
-    climbs = {name: partial(search.climb, found.system, found) for name, found in best.items() if found}
+    climbs = {
+        name: partial(search.climb, found.system, found) if found else partial(search.best_of, systems[name])
+        for name, found in best.items()
+    }
     yield from _rows("goodput-loose", search, _found(search, "goodput-loose", climbs, listener), isa)
 
 
@@ -106,12 +109,13 @@ def _found(
 
 
 def _rows(prefix: str, search: "Search", best: Mapping[str, Found | None], isa: str) -> Iterator[Row]:
-    rates = {name: search.rate(found.step) if found else 0.0 for name, found in best.items()}
-    ours = rates.pop("ours", 0.0)
-    for name, rate in rates.items():
-        if ours:
-            row = Row("mixed", f"{prefix}-vs-{name}", "req_s", ours, "req/s", isa=isa)
-            yield compared(row, rate, f"{name}'s") if rate else row
+    """Beside the rates of the others; of one that keeps to none, beside the lowest: its own is below."""
+    ours = best.get("ours")
+    for name, found in best.items():
+        if ours and name != "ours":
+            row = Row("mixed", f"{prefix}-vs-{name}", "req_s", search.rate(ours.step), "req/s", isa=isa)
+            against = f"{name}'s" if found else f"more than {name}'s"
+            yield compared(row, search.rate(found.step if found else LOWEST), against)
 
 
 def _alone(ground: Ground, listener: Listener) -> Alone:
@@ -168,7 +172,7 @@ class Search:
 
     def _first_found(self, systems: Sequence[System]) -> Found | None:
         """From the first step down: high rates are decided sooner."""
-        for step in range(0, LOWEST, -2):
+        for step in range(0, LOWEST - 1, -2):
             for system in systems:
                 if self._has_time() and self._keeps(system, step):
                     return Found(system, step)
