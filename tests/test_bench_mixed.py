@@ -124,6 +124,6 @@ def test_nothing_is_found_where_every_rate_is_too_high():
 
 
 def test_a_search_that_the_time_ends_is_told_from_one_that_found_its_end():
-    search = Steps({"a": 3}, num_runs=2)
+    search = Steps({"a": 3}, num_runs=4)
     search.best_of([A])
     assert search.is_cut

@@ -18,7 +18,7 @@ from localmoe.engine.instance import Ground, Instance
 from localmoe.engine.job import Job, Targets
 
 STEP = 1.25  # from one rate to the next
-LOWEST = -8
+HIGHEST, LOWEST = 8, -8
 CHUNKS = (32, 64, 128)
 KEPT = 0.9  # of the requests
 WAIT_S = 15.0  # after the last request has come
@@ -171,8 +171,8 @@ class Search:
         return float(self._first * STEP**step)
 
     def _first_found(self, systems: Sequence[System]) -> Found | None:
-        """From the first step down: high rates are decided sooner."""
-        for step in range(0, LOWEST - 1, -2):
+        """From the highest step down: rates that are too high are decided in seconds."""
+        for step in range(HIGHEST, LOWEST - 1, -2):
             for system in systems:
                 if self._has_time() and self._keeps(system, step):
                     return Found(system, step)

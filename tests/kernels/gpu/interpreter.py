@@ -1,11 +1,13 @@
 """Repairs of Triton's interpreter (seen in 3.9), which multiplies BF16 operands as integers and rounds without carry.
 
 Casts and products of BF16, FP16 and FP8 E4M3 are done by torch instead: exact products, FP32 sums, nearest even.
-What the language has is looked up once, not at each launch and at each call of a function within a kernel.
+What the language has is looked up once, not at each launch and at each call of a function within a kernel; and sums of
+integers are not looked through for overflows, which tests' sizes are far from: both together take more time than kernels.
 """
 
 import inspect
 import threading
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -64,6 +66,7 @@ def repair() -> None:
     Launch.run = run_alone
     interpreter._patch_builtin = patch_builtin
     interpreter.InterpretedFunction.__call__ = call_again
+    builder.options = replace(builder.options, sanitize_overflow=False)
     interpreter._convert_float = convert_float
     builder.create_dot = create_dot
 
