@@ -2,7 +2,7 @@
 
 Casts and products of BF16, FP16 and FP8 E4M3 are done by torch instead: exact products, FP32 sums, nearest even.
 What the language has is looked up once, not at each launch and at each call of a function within a kernel; and sums of
-integers are not looked through for overflows, which tests' sizes are far from: both together take more time than kernels.
+integers are not looked through for overflows, which tests' sizes are far from. Both took more time than the kernels.
 """
 
 import inspect
