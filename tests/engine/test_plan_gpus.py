@@ -1,6 +1,5 @@
 """Plans with GPUs: what lies on them, the ring, and when prompts are streamed; on machines that were recorded too."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -222,9 +221,7 @@ def test_the_context_gives_way_to_vram_and_is_refused_with_what_fits():
     assert 1024 <= found.context_limit < 8192 and "no more fits" in told(found, "context")
     with pytest.raises(OutOfMemoryError, match=r"on GPU 0 and 21.5 GB are available \(attention, dense") as caught:
         planned(small, settings=replace(slp, context=32_768))
-    fitting = re.match(r"--context (\d+) fits; or --plan cpu", caught.value.hint)
-    assert fitting and 1024 <= int(fitting[1]) <= found.longest_context  # scratch for the context was set aside
-    assert planned(small, settings=replace(slp, context=int(fitting[1]))).kind == "slp"
+    assert caught.value.hint.startswith(f"--context {found.longest_context} fits; or --plan cpu")
     for item in (
         "latent cache for 32,768 tokens 2.3",
         "scratch 0.5",

@@ -1,7 +1,7 @@
 """Which GPUs a plan may use, what they have room for, and how fast they are fed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from localmoe.engine.cost import gpu as on_gpu
@@ -126,11 +126,18 @@ def locks_experts(machine: Machine, num_bytes: int) -> tuple[bool, Decision]:
     )
 
 
-def fill_vram(asked: Asked, rates: Rates, usable: Usable, beside: Sequence[tuple[str, int]]) -> Vram:
+def fill_vram(
+    asked: Asked,
+    rates: Rates,
+    usable: Usable,
+    beside: Sequence[tuple[str, int]],
+    longest_context: Callable[[], int],
+) -> Vram:
     """What each GPU holds: weights, workspace and two slots first, then the cache, scratch, and a ring of the rest.
 
     `beside` are further items, of the first GPU; the others are filled like it.
-    Raises OutOfMemoryError where not even a short context fits.
+    Raises OutOfMemoryError where not even a short context fits, or not the one that was asked for; it then names
+    `longest_context()`.
     """
     config = asked.config
     weights = common_bytes(config, embedding=False)
@@ -147,6 +154,7 @@ def fill_vram(asked: Asked, rates: Rates, usable: Usable, beside: Sequence[tuple
     left = usable.free_bytes - sum(nbytes for name, nbytes in (*least.items, *beside) if name != "latent cache")
     cache = choices.fit_cache(asked, "bf16", left)
     if cache.num_bytes > left:
+        cache = replace(cache, longest=longest_context())
         raise _refuse(asked, usable, replace(least, cache=cache), beside)
     left += least.scratch - cache.num_bytes
     most = most_tokens(config, left, usable.count, cache.num_tokens, max(LEAST_PASS, cache.context))

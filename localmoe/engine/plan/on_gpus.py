@@ -21,7 +21,7 @@ from localmoe.engine.plan.gpus import Usable, Vram
 from localmoe.engine.plan.in_dram import numa_decisions, part, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan, Sharing
 from localmoe.engine.plan.refusal import refuse_dram
-from localmoe.errors import UsageError
+from localmoe.errors import OutOfMemoryError, UsageError
 
 LEAST_CHUNK = 64  # tokens
 WAYS = 2  # rows go to the other device and come back
@@ -34,7 +34,7 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     together = beside.plan_beside(asked, rates, usable.count)
     rooms = (usable.free_bytes - together.num_bytes,) * usable.count
     rates = gpus.rates_for(asked.rates, usable.gpus, rooms, locked=locked)
-    vram = gpus.fill_vram(asked, rates, usable, _beside_items(together))
+    vram = gpus.fill_vram(asked, rates, usable, _beside_items(together), lambda: _longest_context(asked, usable))
     placement, streamed_from = _place(asked, rates, usable, vram, together)
     sharing = beside.until(together.sharing, streamed_from)
     unused = (together.sharing.slots - sharing.slots) * asked.expert_bytes
@@ -74,6 +74,16 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         sharing=sharing,
         beside_bytes=together.num_bytes,
     )
+
+
+def _longest_context(asked: Asked, usable: Usable) -> int:
+    """That fits where one that was asked for does not; scratch is smaller then, too. 0 where none does."""
+    if asked.settings.context is None:
+        return 0
+    try:
+        return plan_gpus(replace(asked, settings=replace(asked.settings, context=None)), usable).longest_context
+    except OutOfMemoryError:
+        return 0
 
 
 def _beside_items(together: Beside) -> tuple[tuple[str, int], ...]:
