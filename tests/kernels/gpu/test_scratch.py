@@ -9,6 +9,8 @@ import torch
 from tiny import DEEPSEEK_V3, SHAPES, V3
 
 from localmoe.engine.cost import gpu_scratch
+from localmoe.engine.plan import beside
+from localmoe.kernels.gpu import attention
 from localmoe.kernels.gpu.chips import CHIPS
 from localmoe.kernels.gpu.ops import GpuOps
 from localmoe.kernels.gpu.program import GpuProgram
@@ -18,6 +20,7 @@ from localmoe.model.config import ModelConfig, read_config
 from localmoe.model.decoder import decode, load_model
 from localmoe.model.programs import record_mixtures, record_own
 from localmoe.model.tensors import expected_tensors
+from localmoe.prefill import early
 from localmoe.prefill.cluster import most_own_tokens
 from localmoe.weights.layout import SCALE_SUFFIX
 from localmoe.weights.store import Experts, Linear
@@ -101,3 +104,9 @@ class Shapes:
 
 def empty(dtype: Any, *shape: int) -> np.ndarray:
     return np.broadcast_to(dtype(0), shape)
+
+
+def test_numbers_that_plans_keep_without_torch_are_those_of_the_programs() -> None:
+    for name in ("MOST_ABSORBED", "MOST_QUERIES", "EXPANDED_BYTES"):
+        assert getattr(gpu_scratch, name) == getattr(attention, name)
+    assert beside.NUM_TILES == early.NUM_TILES
