@@ -183,7 +183,7 @@ async def play_misfit(pilot: Pilot[None]) -> None:
         await answered(pilot)
     await say(pilot, "word " * 40)
     await until(pilot, lambda: isinstance(app.screen, MisfitScreen))
-    await pilot.pause()
+    await until(pilot, lambda: app.chat.readings.draft_tokens)
 
 
 async def play_left_out(pilot: Pilot[None]) -> None:
