@@ -10,7 +10,6 @@ import pytest
 
 FIRST = (  # files of few tests that take a minute or more: at the end, one worker would run the last of them alone
     "test_interpreter.py",
-    "test_object_code.py",
     "test_sanitizers.py",
     "test_avx512_simulated.py",
 )
