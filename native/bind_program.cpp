@@ -297,7 +297,7 @@ bool run_ops(Recorded& program, Pool& pool, int first, int end, const Array<int3
   run.end_op = end;
   run.window = program.window(first, end, group);
   nb::gil_scoped_release release;
-  return program.forward(pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, std::move(run));
+  return program.forward(pool, urgent, cancel, std::move(run));
 }
 
 int32_t* word_of(const std::optional<Signal>& signal) {
@@ -321,7 +321,7 @@ bool run_turns(Recorded& program, Pool& pool, const std::vector<TurnOf>& turns, 
   }
   double* const at = times.data();
   nb::gil_scoped_release release;
-  return take_turns(program, pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, run, taken, base, at);
+  return take_turns(program, pool, urgent, cancel, run, taken, base, at);
 }
 
 bool wait_for_word(const Word& word, int32_t value, double timeout) {
@@ -353,7 +353,7 @@ bool forward(Recorded& program, Pool& pool, const Array<int32_t, 1>& ids, const 
     run.forced_experts = forced->data();
   }
   nb::gil_scoped_release release;
-  return program.forward(pool, urgent ? Urgency::urgent : Urgency::bulk, cancel, std::move(run));
+  return program.forward(pool, urgent, cancel, std::move(run));
 }
 
 void bind_recording(nb::class_<Recorded>& c) {
@@ -495,6 +495,7 @@ void bind_program(nb::module_& m) {
   nb::class_<Recorded> program(m, "Program", "The network's ops, recorded once, run for up to max_tokens tokens by one call.");
   program.def(nb::init<int, const std::string&>(), "max_tokens"_a, "target"_a)
       .def("plan", &Program::plan, "arena_floats"_a, "num_workers"_a, "worker_nodes"_a = std::vector<int>{})
+      .def("go_early", &Program::go_early, "Its bulk runs go before those of other programs.")
       .def_prop_ro("target", [](const Recorded& p) { return std::string(p.kernels().name); })
       .def_prop_ro("progress", &Program::progress)
       .def_prop_ro("nbytes", &Program::nbytes)

@@ -107,15 +107,15 @@ void Pool::reset_counters() {
 }
 
 bool Pool::run(Job& job, Urgency urgency, const Flag* cancel) {
-  Slot& slot = claim(urgency);
-  const bool is_bulk = urgency == Urgency::bulk;
+  const bool is_bulk = urgency != Urgency::urgent;
+  Slot& slot = claim(is_bulk, urgency == Urgency::early);
   num_bulk_.fetch_add(is_bulk, std::memory_order_relaxed);
   slot.cancel = cancel;
   slot.cancelled = false;
   slot.finished.store(0);
   slot.state.store(0);
   slot.job.store(&job);
-  advance(slot, static_cast<int>(urgency), job, -1);  // the caller begins the first stage
+  advance(slot, is_bulk ? 1 : 0, job, -1);  // the caller begins the first stage
   while (slot.finished.load() == 0) futex_wait(slot.finished, 0);
   while (slot.users.load() != 0) std::this_thread::yield();  // a worker may look at the job until it has let go
   num_bulk_.fetch_sub(is_bulk, std::memory_order_relaxed);
@@ -124,9 +124,13 @@ bool Pool::run(Job& job, Urgency urgency, const Flag* cancel) {
   return complete;
 }
 
-Pool::Slot& Pool::claim(Urgency urgency) {
+// Workers look at slots from the front: there are the early ones, and the other bulk ones behind.
+Pool::Slot& Pool::claim(bool is_bulk, bool is_early) {
+  std::array<Slot, kSlots>& slots = slots_[is_bulk ? 1 : 0];
+  const size_t first = is_bulk && !is_early ? kSlots / 2 : 0;
   for (;;) {
-    for (Slot& slot : slots_[static_cast<int>(urgency)]) {
+    for (size_t i = 0; i < kSlots; ++i) {
+      Slot& slot = slots[(first + i) % kSlots];
       if (!slot.claimed.exchange(true)) return slot;
     }
     std::this_thread::yield();

@@ -15,7 +15,7 @@
 
 namespace localmoe {
 
-enum class Urgency : int { urgent, bulk };  // decode, prefill
+enum class Urgency : int { urgent, bulk, early };  // decode; prefill; prefill whose tiles go before other bulk ones
 
 // How the workers' time is shared while jobs of both classes run. A job's tiles are urgent or bulk; urgent ones go first as
 // long as their class has not had more than its share of what both classes have had lately, then a worker takes a bulk
@@ -88,7 +88,7 @@ class Pool {
   void reset_counters();
 
  private:
-  static constexpr int kSlots = 8;  // jobs of one urgency at the same time
+  static constexpr int kSlots = 8;  // jobs of one class at the same time, those in front first
 
   // A job in flight. `users` guards it: the slot is not reused while a worker looks at it.
   struct alignas(64) Slot {
@@ -118,11 +118,11 @@ class Pool {
   bool take_tile_from(Slot& slot, int urgency, Worker& worker);
   int64_t start_tile(const Slot& slot, int urgency, const Worker& worker);
   void advance(Slot& slot, int urgency, Job& job, int stage);
-  Slot& claim(Urgency urgency);
+  Slot& claim(bool is_bulk, bool is_early);
   void wake(int num_tiles);
   void stop();
 
-  std::array<std::array<Slot, kSlots>, 2> slots_;
+  std::array<std::array<Slot, kSlots>, 2> slots_;  // urgent, bulk
   std::atomic<int> num_bulk_{0};  // jobs in flight
   Share share_;
   Histogram waits_;

@@ -94,7 +94,7 @@ void fill_ropes(std::vector<RopeTable>& ropes, const std::vector<int32_t>& posit
 
 }  // namespace
 
-bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) {
+bool Program::forward(Pool& pool, bool is_urgent, const Flag* cancel, Run run) {
   run_ = std::move(run);
   if (run_.end_op < 0) run_.end_op = num_ops();
   run_.kernels = &kernels_;
@@ -116,7 +116,7 @@ bool Program::forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run) 
     }
   }
   fill_ropes(ropes_, run_.positions);
-  return pool.run(*this, urgency, cancel);
+  return pool.run(*this, is_urgent ? Urgency::urgent : bulk_, cancel);
 }
 
 int Program::begin(int stage) {

@@ -103,10 +103,12 @@ class Program : public Job {
   int add_rope(std::vector<float> inv_freq, float scale);
   // After the last op. `worker_nodes` has an index into the nodes that the weights lie on for each worker, or -1.
   void plan(size_t arena_floats, int num_workers, std::vector<int> worker_nodes);
+  // Its bulk runs go before those of other programs.
+  void go_early() { bulk_ = Urgency::early; }
 
   // One run of some of the ops, or all; false when cancelled. Runs of one program must not overlap. What ops wrote stays
   // in the arena until ops whose buffers take its place run: a network may be run piece by piece.
-  bool forward(Pool& pool, Urgency urgency, const Flag* cancel, Run run);
+  bool forward(Pool& pool, bool is_urgent, const Flag* cancel, Run run);
 
   int begin(int stage) override;
   void run_tile(int stage, int tile, int worker) override;
@@ -139,6 +141,7 @@ class Program : public Job {
   size_t worker_stride_ = 0;
   std::vector<int> worker_nodes_;
   Run run_;
+  Urgency bulk_ = Urgency::bulk;
   int stage_ = 0;  // of the op that runs
   std::atomic<int> op_{0};
 };

@@ -38,7 +38,7 @@ bool wait_word(const int32_t* word, int32_t value, const Flag* cancel, int64_t d
   return true;
 }
 
-bool take_turns(Program& program, Pool& pool, Urgency urgency, const Flag* cancel, const Run& run, const std::vector<Turn>& turns,
+bool take_turns(Program& program, Pool& pool, bool is_urgent, const Flag* cancel, const Run& run, const std::vector<Turn>& turns,
                 int32_t base, double* times) {
   for (const Turn& turn : turns) {
     const bool waits = turn.wait_for != nullptr;
@@ -48,7 +48,7 @@ bool take_turns(Program& program, Pool& pool, Urgency urgency, const Flag* cance
     part.first_op = turn.first_op;
     part.end_op = turn.end_op;
     part.window = turn.window;
-    if (!program.forward(pool, urgency, cancel, std::move(part))) return false;
+    if (!program.forward(pool, is_urgent, cancel, std::move(part))) return false;
     *times++ = seconds(now_ns());
     if (turn.tell != nullptr) std::atomic_ref<int32_t>(*turn.tell).store(base + turn.tell_value, std::memory_order_release);
   }

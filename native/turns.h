@@ -27,7 +27,7 @@ bool wait_word(const int32_t* word, int32_t value, const Flag* cancel, int64_t d
 
 // All turns, with words counted from `base`. `times` gets begin and end of each in seconds of now_ns().
 // False when cancelled.
-bool take_turns(Program& program, Pool& pool, Urgency urgency, const Flag* cancel, const Run& run, const std::vector<Turn>& turns,
+bool take_turns(Program& program, Pool& pool, bool is_urgent, const Flag* cancel, const Run& run, const std::vector<Turn>& turns,
                 int32_t base, double* times);
 
 }  // namespace localmoe

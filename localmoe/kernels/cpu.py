@@ -123,7 +123,7 @@ class CpuProgram:
     """ops.Program: `network` recorded for up to `max_tokens` tokens on `pool`, for `target` (empty: the best).
 
     `worker_nodes` says on which of the nodes that experts are split over each worker is (-1: on none of them): workers
-    take rows of their own node first.
+    take rows of their own node first. `early`: of runs that are not urgent, its own go before other programs'.
     """
 
     def __init__(
@@ -133,6 +133,8 @@ class CpuProgram:
         pool: native.Pool,
         target: str = "",
         worker_nodes: Sequence[int] = (),
+        *,
+        early: bool = False,
     ) -> None:
         ops = CpuOps()
         output = network(ops)
@@ -145,6 +147,8 @@ class CpuProgram:
         self._num_tokens = 0
         self._program, _ = record(ops, output, max_tokens, target)
         self._program.plan(arena_floats(ops, max_tokens), pool.num_workers, list(worker_nodes))
+        if early:
+            self._program.go_early()
 
     @property
     def target(self) -> str:

@@ -58,13 +58,13 @@ class Network:
         """Workers of the pool."""
         return int(self.pool.num_workers)
 
-    def program(self, max_tokens: int) -> CpuProgram:
-        """The whole network, recorded for up to `max_tokens` tokens."""
+    def program(self, max_tokens: int, *, early: bool = False) -> CpuProgram:
+        """The whole network, recorded for up to `max_tokens` tokens; `early` is CpuProgram's."""
 
         def network(ops: CpuOps) -> Value:
             return decode(ops, self.model, self.cache)
 
-        return CpuProgram(network, max_tokens, self.pool, self.isa, self.worker_nodes)
+        return CpuProgram(network, max_tokens, self.pool, self.isa, self.worker_nodes, early=early)
 
     def self_test(self) -> None:
         """One expert (or dense layer) on the chosen target against the scalar one. VerificationError if they differ."""

@@ -29,7 +29,7 @@ class Pages:
     pages = np.zeros(20, np.int32)
 
 
-def deep_program(pool, num_rows, num_layers=30, width=64):
+def deep_program(pool, num_rows, num_layers=30, width=64, early=False):
     """x, times W again and again: many stages that depend on each other, short ones when W is small."""
     w, x = Weight(width, width), np.random.default_rng(1).standard_normal((num_rows, width)).astype(np.float32)
 
@@ -39,7 +39,7 @@ def deep_program(pool, num_rows, num_layers=30, width=64):
             value = ops.rms_norm(ops.linear(value, w), np.ones(width, np.float32), 1e-6)
         return value
 
-    return CpuProgram(network, num_rows, pool)
+    return CpuProgram(network, num_rows, pool, early=early)
 
 
 def run(program, num_rows, urgent=True, cancel=None):
@@ -134,6 +134,20 @@ def running(program, num_rows, *, urgent):
     finally:
         cancel.set()
         thread.join()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_program_that_goes_early_gets_the_workers_of_other_bulk_work(early):
+    pool = native.Pool([-1])
+    long, short = deep_program(pool, 40, 3000, width=512), deep_program(pool, 40, 200, width=512, early=early)
+    expected = run(short, 40)
+    with running(long, 40, urgent=False):
+        while not long.progress:
+            time.sleep(0.001)
+        before = long.progress
+        assert np.array_equal(run(short, 40, urgent=False), expected)
+        num_stages = (long.progress - before) * 3000
+    assert (num_stages <= 2) == early
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3])

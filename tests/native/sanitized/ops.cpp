@@ -95,12 +95,12 @@ Floats outcome(const Kernels& kernels, Pool& pool, const Sessions& sessions, int
   recorder.program.plan(recorder.arena, pool.num_workers(), {});
   Program& program = recorder.program;
   if (!recorder.groups.empty()) run.end_op = program.num_ops() - 1;
-  program.forward(pool, Urgency::urgent, nullptr, run);
+  program.forward(pool, true, nullptr, run);
   run.first_op = program.num_ops() - 1;
   run.end_op = program.num_ops();
   for (const ExpertWindow& window : recorder.groups) {
     run.window = window;
-    program.forward(pool, Urgency::urgent, nullptr, run);
+    program.forward(pool, true, nullptr, run);
   }
   return out;
 }

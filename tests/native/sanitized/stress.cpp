@@ -93,7 +93,7 @@ void call(Pool& pool, unsigned seed, int num_jobs) {
     Checked job(static_cast<unsigned>(random()), &cancel);
     std::thread canceller;
     if (below(random, 4) == 0) canceller = std::thread([&cancel, us = below(random, 300)] { usleep(static_cast<useconds_t>(us)); cancel.set(); });
-    const bool complete = pool.run(job, below(random, 2) == 0 ? Urgency::urgent : Urgency::bulk, &cancel);
+    const bool complete = pool.run(job, static_cast<Urgency>(below(random, 3)), &cancel);
     check(complete ? job.is_whole() : cancel.is_set(), "a job ended early");
     if (canceller.joinable()) canceller.join();
     if (below(random, 4) == 0) usleep(static_cast<useconds_t>(below(random, 200)));  // workers spin 50 us, then sleep
