@@ -84,12 +84,14 @@ class Instance:
         self,
         ground: Ground,
         programs: tuple[Program, Program] | None = None,
+        passing_tokens: int = 0,
         **options: Any,
     ) -> None:
         network = ground.network
         self.prefill, self.decode = programs or (network.program(ground.chunk), network.program(MAX_BATCH))
+        passing = network.program(passing_tokens, early=True) if passing_tokens else None
         self._vocab = network.config.vocab
-        self.loop = Loop.over(network.cache, self.prefill, self.decode, new_flag, ground.context, **options)
+        self.loop = Loop.over(network.cache, self.prefill, self.decode, new_flag, ground.context, passing, **options)
         self._names = count()
 
     def ask(self, num_tokens: int, max_tokens: int, seed: int, targets: Targets = DEFAULT_TARGETS) -> Job:

@@ -6,6 +6,7 @@ it cannot, one thread does both in turns.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Thread
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from localmoe.engine.scheduler import (
     Prefill,
     State,
     next_lead,
+    next_pass,
     next_read,
     next_step,
     next_turn,
@@ -54,20 +56,25 @@ class Loop:
         together: bool = True,
         limits: Limits | None = None,
         shares: ShareControl | None = None,
+        passer: Reader | None = None,
         read: Policy = next_read,
         turn: Policy = next_turn,
     ) -> None:
         assert context_limit <= cache.num_pages * PAGE_TOKENS, "one session alone must always fit"
         self.context_limit = context_limit
-        self.reader, self.runner = reader, runner
-        self._limits = limits or Limits(reader.max_tokens)
+        self.reader, self.runner, self.passer = reader, runner, passer
+        self._limits = replace(limits or Limits(reader.max_tokens), passing=passer.max_tokens if passer else 0)
         self._roster = Roster(cache, context_limit, inside or Inside())
         self.sessions = self._roster.sessions
         self._prefilling = Prefilling(self._roster, reader)
+        self._passing = Prefilling(self._roster, passer, passes=True) if passer else None
         self._decoding = Decoding(self._roster, runner, shares)
         self._together = together
         self._lead_s = 0.0  # where they take turns
         policies = {"prefill": read, "decode": next_step} if together else {"engine": turn}
+        if passer:
+            assert together, "nothing passes what takes turns"
+            policies["passing"] = next_pass
         self._threads = [
             Thread(target=self._work, args=(policy,), name=f"localmoe-{name}", daemon=True)
             for name, policy in policies.items()
@@ -83,10 +90,13 @@ class Loop:
         decode: Program,
         new_flag: Callable[[], CancelFlag],
         context_limit: int,
+        passing: Program | None = None,
         **options: Any,
     ) -> Self:
-        """A loop over one program for each phase."""
-        return cls(cache, Reader(prefill, new_flag()), Runner(decode, new_flag()), context_limit, **options)
+        """A loop over one program for each phase, and one for short prompts that pass long ones."""
+        passer = Reader(passing, new_flag()) if passing else None
+        reader, runner = Reader(prefill, new_flag()), Runner(decode, new_flag())
+        return cls(cache, reader, runner, context_limit, passer=passer, **options)
 
     def submit(self, job: Job) -> None:
         """Puts `job` in the line; it is told its position unless its turn comes at once."""
@@ -120,6 +130,8 @@ class Loop:
         for thread in self._threads:
             thread.join()
         self._prefilling.close()
+        if self._passing:
+            self._passing.close()
         self.sessions.close()
 
     # The rest runs in the engine's threads.
@@ -158,19 +170,20 @@ class Loop:
         action = policy(roster.state(self._lead_s), self._limits)
         if policy is not next_step and not isinstance(action, Admit):
             roster.tell_positions()  # those that whoever reads next has left waiting
-        if begun := self._begin(action):
+        if begun := self._begin(action, self._passing if policy is next_pass else self._prefilling):
             return action, begun
         if isinstance(action, Idle) or (isinstance(action, Decode) and roster.running):
             roster.changed.wait()  # a step without room waits for the prompt that gives way
         return None
 
-    def _begin(self, action: Action) -> Begun | None:
+    def _begin(self, action: Action, prefilling: Prefilling | None) -> Begun | None:
         roster = self._roster
         if isinstance(action, Admit):
             roster.admit(roster.line.jobs()[action.index])
             return None
         if isinstance(action, Prefill):
-            return self._prefilling.begin(roster.active[action.index], action.count)
+            assert prefilling is not None
+            return prefilling.begin(roster.active[action.index], action.count)
         return self._decoding.begin() if isinstance(action, Decode) else None
 
     def _count(self, action: Action, seconds: float) -> None:

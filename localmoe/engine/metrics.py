@@ -40,10 +40,15 @@ class Meter:
 
     def resumed(self) -> None:
         """Reading goes on after another prompt was read: that time is not counted."""
-        if self._reading_s is not None and self._read_s is not None:
+        if self._read_s is not None:
             gap_s = self.clock() - self._read_s
-            self._reading_s, self._parted = self._reading_s + gap_s, (self._parted[0] + gap_s, self._parted[1])
+            self.gave_way(gap_s)
             self._read_s += gap_s
+
+    def gave_way(self, seconds: float) -> None:
+        """Another prompt was read for so long: that time is not counted."""
+        if self._reading_s is not None:
+            self._reading_s, self._parted = self._reading_s + seconds, (self._parted[0] + seconds, self._parted[1])
 
     def read(self, num_tokens: int) -> None:
         """A chunk of the prompt is done."""

@@ -12,7 +12,8 @@ from localmoe.engine.job import Job
 from localmoe.engine.metrics import Every
 from localmoe.engine.pulse import Pulse
 from localmoe.engine.roster import Roster, Run
-from localmoe.engine.shares import ShareControl, step_target_s
+from localmoe.engine.scheduler import needed_share
+from localmoe.engine.shares import ShareControl
 from localmoe.errors import CancelledError
 from localmoe.events import Event
 from localmoe.prefill.reader import Reader
@@ -23,18 +24,20 @@ Begun = tuple[Run, Callable[[], None]]  # what is to be called without the roste
 
 
 class Prefilling:
-    """Prompts, a chunk at a time. `close` ends its beat."""
+    """Prompts, a chunk at a time; `passes`: while another one's run goes on, which waits. `close` ends its beat."""
 
-    def __init__(self, roster: Roster, reader: Reader) -> None:
+    def __init__(self, roster: Roster, reader: Reader, *, passes: bool = False) -> None:
         self._roster = roster
         self._reader = reader
+        self._passes = passes
         self._pulse = Pulse()
         self._last: Job | None = None
         self._looks = Every()  # into the engine while a prompt is read
 
     def begin(self, job: Job, count: int) -> Begun:
         """The next `count` tokens of `job`. The roster's lock is held."""
-        run = self._roster.start([job], self._reader.flag)
+        run = self._roster.start([job], self._reader.flag, lambda: count * self._reader.progress)
+        self._roster.wake()  # whoever may pass it
         if job is not self._last:
             job.meter.resumed()
         self._last = job
@@ -48,6 +51,7 @@ class Prefilling:
         self._pulse.close()
 
     def _read(self, run: Run, job: Job, ids: Sequence[int], call: Callable[[], NDArray[np.float32]]) -> None:
+        start_s = time.monotonic()
         with self._pulse.beating(lambda: self._tell_chunk(job, len(ids))):
             logits = run_native(self._roster, run, self._reader, call)
         if logits is not None:
@@ -61,6 +65,9 @@ class Prefilling:
                 choose(self._roster, job, logits)
         with self._roster.changed:
             self._roster.stop(run)
+            if self._passes:
+                for waiting in (j for r in self._roster.running for j in r.jobs if j.reading):
+                    waiting.meter.gave_way(time.monotonic() - start_s)
             if job.gives_way and job.session:
                 self._roster.return_to_line(job)
 
@@ -95,7 +102,8 @@ class Decoding:
         sessions = [job.session for job in jobs if job.session]
         tokens = [job.output[-1] for job in jobs]
         tables, starts = [s.table for s in sessions], [s.num_tokens for s in sessions]
-        return run, lambda: self._step(run, lambda: self._runner.step(tokens, tables, starts))
+        needed = needed_share(self._roster.state(), time.monotonic()) if self._shares else 0.0
+        return run, lambda: self._step(run, needed, lambda: self._runner.step(tokens, tables, starts))
 
     def with_room(self) -> list[Job]:
         """Oldest first, so that the youngest give up their pages for them."""
@@ -105,8 +113,8 @@ class Decoding:
         decoding = (job for job in self._roster.active if not job.reading and not job.runs)
         return [job for job in decoding if job.session and job.session.table.length > job.session.num_tokens]
 
-    def _step(self, run: Run, call: Callable[[], NDArray[np.float32]]) -> None:
-        rows = self._shared(run, call)
+    def _step(self, run: Run, needed: float, call: Callable[[], NDArray[np.float32]]) -> None:
+        rows = self._shared(run, needed, call)
         if rows is not None:
             self._roster.inside.stepped(self._runner)
             with self._roster.changed:
@@ -117,9 +125,9 @@ class Decoding:
         with self._roster.changed:
             self._roster.stop(run)
 
-    def _shared(self, run: Run, call: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32] | None:
+    def _shared(self, run: Run, needed: float, call: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32] | None:
         if self._shares:
-            self._shares.begin(len(run.jobs), min(_step_target_s(job) for job in run.jobs))
+            self._shares.begin([_target(job) for job in run.jobs], needed)
         start_s = time.monotonic()
         rows = run_native(self._roster, run, self._runner, call)
         if self._shares and rows is not None:
@@ -127,9 +135,10 @@ class Decoding:
         return rows
 
 
-def _step_target_s(job: Job) -> float:
+def _target(job: Job) -> tuple[float, float]:
+    """Seconds for each token of `job`, and how far it is ahead of that."""
     target_s = job.targets.tpot_s
-    return step_target_s(target_s, job.meter.ahead_s(target_s))
+    return target_s, job.meter.ahead_s(target_s)
 
 
 def run_native(

@@ -43,6 +43,7 @@ def plan_object(plan: "Plan") -> dict[str, Any]:
         "urgent_share": plan.urgent_share,
         "batch": plan.batch,
         "beside_chunk": plan.beside_chunk,
+        "passing_tokens": plan.passing_tokens,
         "resident_share": plan.placement.resident_share,
         "gpus": list(plan.gpus),
         "locks_experts": plan.locks_experts,

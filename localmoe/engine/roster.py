@@ -3,7 +3,7 @@
 `changed` guards all of it. It is held while something is decided or noted, never while the network runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Condition
 
@@ -24,6 +24,7 @@ class Run:
 
     jobs: Sequence[Job]
     flag: CancelFlag
+    num_done: Callable[[], float] = lambda: 0.0  # of the tokens that it reads
 
 
 class Roster:
@@ -36,7 +37,7 @@ class Roster:
         self.sessions = Sessions(cache)
         self.line = Line()
         self.active: list[Job] = []  # those that hold a session, oldest first
-        self.running: list[Run] = []  # of each phase one at most
+        self.running: list[Run] = []  # of each thread one at most
         self.closed = False
         self.known_tok_s: float | None = None  # the last rate of reading that was measured
 
@@ -55,7 +56,7 @@ class Roster:
             self.line.sort(lambda job: due_s(self._waiting(job), self.known_tok_s))
         waiting = [self._waiting(job) for job in self.line.jobs()]
         free_pages = self.sessions.num_available() if waiting else 0
-        return State(waiting, [_active(job) for job in self.active], free_pages, lead_s, self.known_tok_s)
+        return State(waiting, [self._active(job) for job in self.active], free_pages, lead_s, self.known_tok_s)
 
     def join(self, job: Job) -> None:
         """Puts `job` into the line."""
@@ -80,10 +81,10 @@ class Roster:
             job.progress(self.known_tok_s)
         self.wake()
 
-    def start(self, jobs: Sequence[Job], flag: CancelFlag) -> Run:
+    def start(self, jobs: Sequence[Job], flag: CancelFlag, num_done: Callable[[], float] = lambda: 0.0) -> Run:
         """A run of `jobs` begins."""
         flag.clear()
-        run = Run(jobs, flag)
+        run = Run(jobs, flag, num_done)
         for job in jobs:
             job.runs = True
         self.running.append(run)
@@ -179,7 +180,9 @@ class Roster:
         num_pages = -(-min(job.num_tokens + 1, self.context_limit) // PAGE_TOKENS)
         return Waiting(job.request.session, num_pages, job.num_new, job.since_s, job.targets.ttft_s)
 
-
-def _active(job: Job) -> Active:
-    unread = job.num_unread if job.reading else 0
-    return Active(job.request.session, unread, job.since_s, job.targets.ttft_s, job.num_new)
+    def _active(self, job: Job) -> Active:
+        unread = job.num_unread if job.reading else 0
+        if unread and job.runs:
+            done = next(run.num_done() for run in self.running if job in run.jobs)
+            unread = max(1, unread - int(done))
+        return Active(job.request.session, unread, job.since_s, job.targets.ttft_s, job.num_new, job.runs)

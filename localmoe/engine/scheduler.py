@@ -1,9 +1,10 @@
 """What the engine does next: a policy over plain values. It never sees a token, a page or a thread.
 
 Prompts are read by due time: first come, first served among prompts of one length, while a short one passes long ones
-that came little earlier. A long prompt gives way between chunks, and only to prompts that came before its own time was
-up. Answers are made together, in one step for all. On plans that run both phases at once, each asks for its own next
-thing to do; on the others they take turns of the same length, short enough for a person not to notice.
+that came little earlier. A long prompt gives way between chunks, to a short one also in the middle where the plan has a
+program for it, and only to prompts that came before its own time was up. Answers are made together, in one step for
+all. On plans that run both phases at once, each asks for its own next thing to do; on the others they take turns of the
+same length, short enough for a person not to notice.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 MAX_BATCH = 8  # sessions in one decode step: so many share one reading of the weights
 MAX_BEGUN = 4  # prompts of which a part is read: each holds its pages
 SMALL_CHUNK = 64  # a prefill chunk that takes turns with decode has at least so many tokens
+PASSING_TOKENS = 128  # of prompts that are read while a longer one's run goes on
 PATIENCE = 4.0  # a prompt is due after so many times what reading it takes
 ASSUMED_TOK_S = 100.0  # of reading, before any was measured
 
@@ -23,6 +25,7 @@ class Limits:
     chunk: int  # tokens of a prompt that are read in one run
     batch: int = MAX_BATCH  # answers that are made together, those being read included
     beside: int | None = None  # tokens that are read in one run while there are other requests; None: as alone
+    passing: int = 0  # tokens to read, at most, of a prompt that is read while a longer one's run goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Active:
     since_s: float = 0.0
     target_s: float = 30.0
     admitted: int = 0  # tokens that were to be read when it was
+    runs: bool = False  # it is in a run now
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,33 @@ Action = Admit | Prefill | Decode | Idle
 
 def next_read(state: State, limits: Limits) -> Admit | Prefill | Idle:
     """What prefill does next: whoever is due first, of those that are being read and those that may be."""
-    reading = [n for n, a in enumerate(state.active) if a.unread]
+    reading = [n for n, a in enumerate(state.active) if a.unread and not a.runs]
     first = min(reading, key=lambda n: due_s(state.active[n], state.read_tok_s), default=None)
     index = admissible(state, limits)
     if index is not None and (first is None or _passes(state, index, first, len(reading))):
         return Admit(index)
     return Idle() if first is None else Prefill(first, min(state.active[first].unread, _chunk(state, limits)))
+
+
+def next_pass(state: State, limits: Limits) -> Admit | Prefill | Idle:
+    """What is read meanwhile, while another prompt's run goes on: a short one that is due before that one.
+
+    It needs no end of that run, so runs may be long; and answers are made beside both.
+    """
+    running = next((a for a in state.active if a.unread and a.runs), None)
+    if running is None:
+        return Idle()
+
+    def passes(request: Waiting | Active) -> bool:
+        is_short = 0 < request.unread <= min(limits.passing, running.unread - 1)
+        return is_short and due_s(request, state.read_tok_s) < due_s(running, state.read_tok_s)
+
+    reading = [n for n, a in enumerate(state.active) if not a.runs and passes(a)]
+    if reading:
+        first = min(reading, key=lambda n: due_s(state.active[n], state.read_tok_s))
+        return Prefill(first, state.active[first].unread)
+    index = admissible(state, limits)
+    return Idle() if index is None or not passes(state.waiting[index]) else Admit(index)
 
 
 def next_step(state: State, limits: Limits) -> Decode | Idle:
@@ -109,6 +134,23 @@ def next_turn(state: State, limits: Limits) -> Action:
     if isinstance(read, Idle) or state.lead_s <= 0:
         return step
     return Prefill(read.index, min(read.count, max(SMALL_CHUNK, limits.chunk // 4)))
+
+
+def needed_share(state: State, now_s: float) -> float:
+    """The part of the workers' time that prompts need from now on to be read by their targets, each in its turn.
+
+    At most 1: a prompt that comes too late whatever it gets needs no haste.
+    """
+    if not state.read_tok_s:
+        return 0.0
+    prompts: list[Waiting | Active] = [*state.waiting, *(a for a in state.active if a.unread)]
+    most = before_s = 0.0
+    for prompt in sorted(prompts, key=lambda p: p.since_s + p.target_s):
+        left_s = prompt.since_s + prompt.target_s - now_s
+        read_s = before_s + prompt.unread / state.read_tok_s
+        if read_s <= left_s:
+            most, before_s = max(most, read_s / left_s), read_s
+    return most
 
 
 def due_s(request: Waiting | Active, read_tok_s: float | None) -> float:

@@ -1,11 +1,14 @@
 """How much of the workers' time decode gets while a prompt is read too: what its target asks for, and no more.
 
+A prompt that would come too late for that gets some of it, as far as answers can make up for it.
+
 As in ExpertPlex's share controller: q' = min(q_max, ceil(q x / x*)), where x are the tiles of the next step, each
 expert's tokens in tiles of so many, and x* those that a share of q can do within the target. A share is counted in
 units finer than a worker, so that two cores can be shared as well as sixty.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +18,10 @@ from localmoe.model.config import ModelConfig
 UNITS = 32  # of the whole pool
 TILE_TOKENS = 8  # of an expert, that share one reading of its weights
 AIM = 0.75  # of a target: what comes between two steps takes time too, and steps differ
-HORIZON = 8  # steps in which an answer that is ahead of its target, or behind, comes back to it
+HORIZON = 8  # steps in which an answer that is ahead of its target, or behind, comes back to LEAD
+LEAD = 2  # tokens' time that answers are kept ahead: the next prompt may be pressed for time
+GRACE = 4  # tokens' time that an answer may come to be behind for a prompt that is
+PRESSED = 4  # times the target that a step then takes at most
 MEMORY = 0.75  # how much of what was known of a tile's cost stays after another step
 
 
@@ -38,7 +44,16 @@ def step_target_s(target_s: float, ahead_s: float) -> float:
 
     One that went on fast while nothing was read leaves more to a prompt that comes then, up to twice its target a step.
     """
-    return AIM * min(2 * target_s, max(target_s / 2, target_s + ahead_s / HORIZON))
+    return AIM * min(2 * target_s, max(target_s / 2, target_s + (ahead_s - LEAD * target_s) / HORIZON))
+
+
+def pressed_target_s(target_s: float, ahead_s: float) -> float:
+    """The same while a prompt would else come too late, which cannot be made up for, as a slow step can.
+
+    An answer gives all that it is ahead and GRACE tokens' time more, in steps of PRESSED times its target at most.
+    """
+    given_s = target_s + ahead_s + GRACE * target_s
+    return max(step_target_s(target_s, ahead_s), AIM * min(PRESSED * target_s, given_s))
 
 
 def tiles_within(share: Share, target_s: float) -> float:
@@ -72,9 +87,17 @@ class ShareControl:
         self._share = Share(units, units)
         self._bulk_s = 0.0
 
-    def begin(self, num_sessions: int, target_s: float) -> None:
-        """A step of so many sessions comes, which may take `target_s`."""
-        self._share = share_for(self._share, self._num_tiles(num_sessions), target_s)
+    def begin(self, answers: Sequence[tuple[float, float]], needed: float) -> None:
+        """A step of these answers comes: each one's target, and how far it is ahead, in seconds.
+
+        Prompts need so much of the workers' time, `needed`, to be read by their targets.
+        """
+        num_tiles = self._num_tiles(len(answers))
+        self._share = share_for(self._share, num_tiles, min(step_target_s(*answer) for answer in answers))
+        if needed + self._share.part > 1:
+            least = share_for(self._share, num_tiles, min(pressed_target_s(*answer) for answer in answers))
+            left = round(UNITS * (1 - needed))
+            self._share = replace(self._share, units=min(self._share.units, max(least.units, left)))
         self._pool.share = self._share.part
         self._bulk_s = self._bulk_seconds()
 

@@ -18,6 +18,7 @@ from localmoe.engine.scheduler import (
     State,
     Waiting,
     next_lead,
+    next_pass,
     next_read,
     next_step,
     next_turn,
@@ -109,6 +110,8 @@ class Simulator:
         policies: dict[str, Callable[[State, Limits], Action]] = (
             {"prefill": next_read, "decode": next_step} if self.together else {"engine": next_turn}
         )
+        if self.limits.passing:
+            policies["passing"] = next_pass
         while self._coming or self.line or self.active:
             self._arrive()
             changed = True
@@ -156,7 +159,7 @@ class Simulator:
     def _advance(self) -> None:
         """To the next end of a run, or arrival, or cancel."""
         speeds = {name: self._speed(name) for name in self._doing}
-        ends = [self.now_s + doing.left_s / speeds[name] for name, doing in self._doing.items()]
+        ends = [self.now_s + doing.left_s / speeds[name] for name, doing in self._doing.items() if speeds[name]]
         events = [r.cancel_s for r in [*self.line, *self.active] if r.cancel_s > self.now_s and not r.is_running]
         coming = [self._coming[0].since_s] if self._coming else []
         then_s = min([*ends, *events, *coming], default=self.now_s)
@@ -170,9 +173,12 @@ class Simulator:
                 self._finish(doing)
 
     def _speed(self, name: str) -> float:
-        if len(self._doing) < 2:
-            return 1.0
-        return self.pace.share if name == "decode" else 1.0 - self.pace.share
+        reading = self._doing.keys() - {"decode"}
+        if name == "prefill" and "passing" in reading:
+            return 0.0
+        if name == "decode":
+            return self.pace.share if reading else 1.0
+        return 1.0 - self.pace.share if "decode" in self._doing else 1.0
 
     def _finish(self, doing: Doing) -> None:
         for job in doing.jobs:
@@ -205,7 +211,7 @@ class Simulator:
         return State(waiting, self._actives(), free, self.lead_s, self.pace.read_tok_s)
 
     def _actives(self) -> list[Active]:
-        return [Active(f"{r.number}", r.unread, r.since_s, r.target_s, r.prompt) for r in self.active]
+        return [Active(f"{r.number}", r.unread, r.since_s, r.target_s, r.prompt, r.is_running) for r in self.active]
 
     def _with_room(self) -> list[Asked]:
         """As Roster.make_room: the youngest give up their pages; one that is being read gives way after its run."""

@@ -99,9 +99,9 @@ def test_another_session_shares_the_pages_of_a_common_beginning():
         assert list(again.output_ids) == toy_answer([*common, 3], 20)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_many_at_once_give_what_each_gives_alone(together):
-    with ToyEngine(num_pages=200, token_s=0.0001, together=together) as engine:
+@pytest.mark.parametrize(("together", "passing"), [(False, 0), (True, 0), (True, 40)])
+def test_many_at_once_give_what_each_gives_alone(together, passing):
+    with ToyEngine(num_pages=200, token_s=0.0001, together=together, passing=passing) as engine:
         prompts = [prompt_of(n, seed=n) for n in (3, 70, 150, 20, 64, 1, 90, 33, 128, 5, 60)]
         streams = [engine.ask(p, max_tokens=40) for p in prompts]
         ends = [finished(s) for s in streams]
@@ -130,6 +130,34 @@ def test_a_short_prompt_passes_a_long_one_between_chunks():
         end = list(long.events())[-1]
         assert list(end.output_ids) == toy_answer(prompt_of(1500), 1)
         assert end.prefill_tok_s > 1500 / end.ttft_s  # the time in which it gave way is not its own
+
+
+def test_a_short_prompt_passes_a_long_one_in_the_middle_of_its_run():
+    with ToyEngine(num_pages=200, context=4096, chunk=2000, token_s=0.001, passing=32) as engine:
+        long = engine.ask(prompt_of(1500), max_tokens=1)
+        next_of(long, PrefillProgress)
+        shorts = [engine.ask(prompt_of(20, seed=n), max_tokens=3) for n in range(3)]
+        longer = engine.ask(prompt_of(33), max_tokens=1)  # than what passes
+        assert [list(finished(s).output_ids) for s in shorts] == [toy_answer(prompt_of(20, n), 3) for n in range(3)]
+        assert engine.passing.runs == [(20,)] * 3 and not longer.ended and len(engine.prefill.runs) == 1
+        end = list(long.events())[-1]
+        assert list(end.output_ids) == toy_answer(prompt_of(1500), 1)
+        assert end.prefill_tok_s > 1500 / (end.ttft_s - 0.06)  # the time in which it gave way is not its own
+        assert list(finished(longer).output_ids) == toy_answer(prompt_of(33), 1)
+
+
+def test_a_prompt_that_passes_can_be_cancelled_and_can_fail():
+    with ToyEngine(num_pages=200, context=4096, chunk=2000, token_s=0.001, passing=300) as engine:
+        long = engine.ask(prompt_of(1500), max_tokens=1)
+        next_of(long, PrefillProgress)
+        engine.passing.fail_next = OutOfMemoryError("no", "wait")
+        assert list(engine.ask(prompt_of(5)).events())[-1].message == "no"
+        short = engine.ask(prompt_of(300), max_tokens=1)
+        while len(engine.passing.runs) < 2:
+            time.sleep(0.001)
+        short.cancel()
+        assert finished(short).reason == "cancelled" and not long.ended
+        assert list(list(long.events())[-1].output_ids) == toy_answer(prompt_of(1500), 1)
 
 
 def test_the_same_session_waits_for_its_answer():
@@ -318,7 +346,8 @@ def test_close_ends_everything_and_refuses_more():
 @pytest.mark.parametrize("seed", range(6))
 def test_random_cancels_leave_the_engine_whole(seed):
     random = np.random.default_rng(seed)
-    with ToyEngine(num_pages=12, context=400, chunk=70, token_s=0.0003, together=seed % 3 > 0) as engine:
+    options = {"together": seed % 3 > 0, "passing": 60 * (seed % 3 > 1)}
+    with ToyEngine(num_pages=12, context=400, chunk=70, token_s=0.0003, **options) as engine:
         threads, streams = [], []
         for _i in range(25):
             prompt = prompt_of(int(random.integers(1, 300)), seed=int(random.integers(3)))

@@ -24,7 +24,7 @@ def test_what_does_not_fit_comes_from_disk_at_an_honest_speed():
     assert found.needed("DRAM") <= 300 * GB < found.needed("DRAM") + EXPERT
     share = found.placement.resident_share
     assert 0.3 < share < 0.5 and found.memory["routed experts"] == pytest.approx(share * 654.07 * GB, rel=1e-3)
-    assert "needs 681." in told(found, "plan") and "300.0 GB are available" in told(found, "plan")
+    assert "needs 682." in told(found, "plan") and "300.0 GB are available" in told(found, "plan")
     speed = forecast_decode(RATES, FULL, found.placement, found.context_limit).tok_s
     assert f"come from disk at 5.0 GB/s: about {speed:.2g} tok/s" in told(found, "routed experts")
     assert [p.way for p in forecast(found, RATES, FULL, prompts=(1024,)).prefill] == ["stream"]
@@ -67,7 +67,7 @@ def test_more_memory_keeps_more_experts():
 def test_a_disk_that_cannot_feed_it_is_told(changes, why):
     with pytest.raises(OutOfMemoryError) as caught:
         planned(machine(300 * GB, **changes))
-    assert "needs 681." in caught.value.message and f"experts cannot come from disk: {why}" in caught.value.hint
+    assert "needs 682." in caught.value.message and f"experts cannot come from disk: {why}" in caught.value.hint
     with pytest.raises(OutOfMemoryError, match="cannot come from disk"):
         planned(machine(300 * GB, **changes), settings=Settings(plan="disk"))
 

@@ -5,7 +5,7 @@ from tiny import SHAPES, make_checkpoint
 
 from localmoe.engine.engine import Engine
 from localmoe.engine.plan_json import plan_json, plan_object
-from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.engine.scheduler import MAX_BATCH, PASSING_TOKENS
 from localmoe.engine.scratch import scratch_bytes
 from localmoe.errors import UsageError
 from localmoe.hub.checkpoint import Checkpoint
@@ -54,8 +54,10 @@ def test_bytes_are_those_that_are_allocated(opened, shape, settings):
     assert sum(memory[name] for name in WEIGHTS) == store.nbytes == engine.info.weight_bytes
     assert memory["routed experts"] == store._layout.expert_bytes
     assert memory["embedding"] == pytest.approx(store.linear("model.embed_tokens").weight.nbytes, rel=0.03)
-    programs = (engine._loop.reader._program, engine._loop.runner._program)
-    assert [program.max_tokens for program in programs] == [engine._opened.plan.chunk, MAX_BATCH]
+    plan, loop = engine._opened.plan, engine._loop
+    programs = (loop.reader._program, loop.passer._program, loop.runner._program)
+    assert [program.max_tokens for program in programs] == [plan.chunk, plan.passing_tokens, MAX_BATCH]
+    assert plan.passing_tokens == min(plan.chunk, PASSING_TOKENS)
     assert memory["scratch"] == pytest.approx(sum(program.nbytes for program in programs), rel=0.03)
     needed = store.nbytes + network.cache.nbytes + sum(program.nbytes for program in programs)
     assert engine._opened.plan.needed("DRAM") - memory["reserve"] == pytest.approx(needed, rel=0.03)

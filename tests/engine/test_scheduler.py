@@ -16,7 +16,9 @@ from localmoe.engine.scheduler import (
     State,
     Waiting,
     due_s,
+    needed_share,
     next_lead,
+    next_pass,
     next_read,
     next_step,
     next_turn,
@@ -35,7 +37,7 @@ def turn(waiting=(), active=(), free_pages=100, lead_s=0.0, limits=LIMITS):
     return next_turn(State(waiting, active, free_pages, lead_s), limits)
 
 
-@pytest.mark.parametrize("policy", [next_read, next_step, next_turn])
+@pytest.mark.parametrize("policy", [next_read, next_pass, next_step, next_turn])
 def test_nothing_to_do(policy):
     assert policy(State((), (), 100), LIMITS) == Idle()
 
@@ -64,6 +66,57 @@ def test_a_prompt_that_is_nearly_read_does_not_give_way():
     nearly = Active("long", unread=40, admitted=5000)
     assert read([Waiting("short", 1, 50, since_s=10)], [nearly]) == Prefill(0, 40)
     assert read([Waiting("short", 1, 30, since_s=10)], [nearly]) == Admit(0)
+
+
+def passing(waiting=(), active=(), free_pages=100):
+    return next_pass(State(waiting, active, free_pages, read_tok_s=ASSUMED_TOK_S), Limits(CHUNK, passing=100))
+
+
+RUNNING = Active("long", unread=5000, runs=True)
+
+
+def test_a_short_prompt_is_read_while_a_longer_ones_run_goes_on():
+    assert passing([Waiting("short", 1, 100, since_s=10)], [RUNNING]) == Admit(0)
+    assert passing((), [RUNNING, Active("short", unread=100, since_s=10)]) == Prefill(1, 100)
+    assert passing([Waiting("other", 1, 100)], [RUNNING, Active("short", unread=100, since_s=10)]) == Prefill(1, 100)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "active"),
+    [
+        (Waiting("short", 1, 100), ()),  # nothing to pass
+        (Waiting("short", 1, 100), [Active("long", unread=5000)]),  # whose run has ended
+        (Waiting("short", 1, 100), [Active("answer", runs=True)]),
+        (Waiting("long", 1, 101), [RUNNING]),
+        (Waiting("as long", 1, 90), [Active("nearly read", unread=90, runs=True, admitted=5000)]),
+        (Waiting("late", 1, 100, since_s=PATIENCE * 5000 / ASSUMED_TOK_S), [RUNNING]),
+        (Waiting("long", 1, 100), [RUNNING]),  # of the same session
+        (Waiting("short", 100, 100), [RUNNING]),  # without room
+    ],
+)
+def test_who_passes_nobody(waiting, active):
+    assert passing([waiting], active) == Idle()
+
+
+def test_who_runs_already_is_not_read_twice():
+    short = Active("short", unread=100, since_s=10, runs=True)
+    assert read((), [RUNNING, short]) == Idle()
+    assert read((), [Active("long", unread=5000), short]) == Prefill(0, CHUNK)
+    assert passing((), [RUNNING, short]) == Idle()
+
+
+def test_prompts_need_what_brings_each_in_time():
+    def need(*prompts, now_s=0.0, read_tok_s=100.0):
+        return needed_share(State(prompts, (), 100, read_tok_s=read_tok_s), now_s)
+
+    first, second = Waiting("a", 1, 100, target_s=2.0), Waiting("b", 1, 200, target_s=10.0)
+    assert need(first) == 0.5 and need(second) == 0.2
+    assert need(second, first) == 0.5 and need(second, first, now_s=1.0) == 1.0
+    assert need(second, first, now_s=1.1) == pytest.approx(2 / 8.9), "what comes too late anyway needs no haste"
+    assert need(first, Waiting("b", 1, 200, target_s=3.5)) == pytest.approx(3 / 3.5)  # each in its turn
+    assert need() == 0.0 and need(first, read_tok_s=None) == 0.0
+    reading = [Active("a", unread=50, target_s=2.0), Active("answer")]
+    assert needed_share(State((), reading, 100, read_tok_s=100.0), 0.0) == 0.25
 
 
 def test_only_so_many_prompts_are_begun():

@@ -7,10 +7,13 @@ from tiny import V3
 
 from localmoe.engine.shares import (
     AIM,
+    LEAD,
+    PRESSED,
     UNITS,
     Share,
     ShareControl,
     after_step,
+    pressed_target_s,
     share_for,
     step_target_s,
     tiles_within,
@@ -42,9 +45,18 @@ def test_a_tighter_target_takes_a_larger_share():
     assert shares == [1, 4, 7, 16]
 
 
-@pytest.mark.parametrize(("ahead_s", "times"), [(0.0, 1.0), (0.2, 1.5), (9.0, 2.0), (-0.1, 0.75), (-9.0, 0.5)])
+@pytest.mark.parametrize(
+    ("ahead_s", "times"), [(0.0, 0.75), (0.1, 1.0), (0.3, 1.5), (9.0, 2.0), (-0.05, 0.625), (-9.0, 0.5)]
+)
 def test_an_answer_ahead_of_its_target_may_take_longer_steps_and_one_behind_shorter_ones(ahead_s, times):
     assert step_target_s(0.05, ahead_s) == pytest.approx(AIM * times * 0.05)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "times"), [(9.0, 4.0), (0.0, 4.0), (-0.05, 4.0), (-0.1, 3.0), (-0.2, 1.0), (-9.0, 0.5)]
+)
+def test_for_a_prompt_pressed_for_time_an_answer_gives_what_it_can_make_up_for(ahead_s, times):
+    assert pressed_target_s(0.05, ahead_s) == pytest.approx(AIM * times * 0.05)
 
 
 def test_what_prefill_had_of_a_step_is_not_what_the_step_took():
@@ -61,6 +73,11 @@ def test_one_slow_step_does_not_move_the_share_far():
     assert share_for(slow, 10.0, 0.05).units <= 1.3 * share_for(share, 10.0, 0.05).units + 1
 
 
+def on_target(target_s: float) -> tuple[float, float]:
+    """An answer that is as far ahead as is aimed for."""
+    return target_s, LEAD * target_s
+
+
 class Pool:
     num_workers = 2
 
@@ -74,12 +91,32 @@ class Pool:
 def test_the_pool_gets_the_share_before_each_step():
     pool = Pool()
     control = ShareControl(pool, read_config(V3), most=0.75)
-    control.begin(1, 0.05)
+    control.begin([on_target(0.05)], 0.0)
     assert pool.share == 0.75
     control.end(1, 0.01)
-    control.begin(1, 0.05)
-    assert pool.share == pytest.approx(0.2, abs=1 / UNITS)
-    control.begin(1, 0.1)
-    assert pool.share == pytest.approx(0.1, abs=1 / UNITS)
-    control.begin(8, 0.1)  # eight streams choose more experts, not eight times as many
-    assert 0.15 < pool.share < 0.75
+    control.begin([on_target(0.05)], 0.0)
+    assert pool.share == pytest.approx(0.2 / AIM, abs=1 / UNITS)
+    control.begin([on_target(0.1)], 0.0)
+    assert pool.share == pytest.approx(0.1 / AIM, abs=1 / UNITS)
+    control.begin([on_target(0.1), on_target(0.05)], 0.0)
+    assert pool.share > 0.2 / AIM, "the tightest decides"
+    control.begin([on_target(0.1)] * 8, 0.0)  # eight streams choose more experts, not eight times as many
+    assert 0.15 / AIM < pool.share < 0.75
+
+
+def test_a_prompt_pressed_for_time_gets_what_it_needs_as_far_as_answers_can_give_it():
+    pool = Pool()
+    control = ShareControl(pool, read_config(V3), most=0.75)
+    control.begin([on_target(0.02)], 0.0)
+    control.end(1, 0.01)
+
+    def share(needed, ahead_s=0.04):
+        control.begin([(0.02, ahead_s)], needed)
+        return pool.share
+
+    wanted = share(0.0)
+    assert wanted == pytest.approx(0.5 / AIM, abs=1 / UNITS)
+    assert share(0.3) == wanted, "there is enough for both"
+    assert share(0.6) == pytest.approx(0.4, abs=1 / UNITS)
+    assert share(1.0) == pytest.approx(0.5 / (PRESSED * AIM), abs=1 / UNITS)
+    assert share(1.0, ahead_s=-1.0) == 0.75, "who is behind gives nothing"

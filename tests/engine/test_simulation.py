@@ -7,6 +7,8 @@ from simulator import PAGE, Asked, Pace, Simulator, trace
 from localmoe.engine.scheduler import MAX_BEGUN, PATIENCE, Limits
 
 LIMITS = Limits(512)
+PASSING = Limits(512, passing=128)
+WAYS = {"turns": (False, LIMITS), "together": (True, LIMITS), "passing": (True, PASSING)}
 MANY = 2000
 
 
@@ -14,6 +16,13 @@ def simulated(requests, num_pages=1000, together=True, limits=LIMITS, pace=None)
     simulator = Simulator(requests, limits, num_pages, pace or Pace(), together)
     simulator.run()
     return simulator
+
+
+@pytest.fixture(params=WAYS)
+def way(request) -> dict:
+    """How both phases run."""
+    together, limits = WAYS[request.param]
+    return {"together": together, "limits": limits}
 
 
 def overtaken(requests, read_tok_s: float):
@@ -25,20 +34,18 @@ def overtaken(requests, read_tok_s: float):
                 yield earlier, later
 
 
-@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("rate", [0.1, 0.25])
-def test_thousands_of_requests_all_end(together, rate):
+def test_thousands_of_requests_all_end(way, rate):
     requests = trace(1, MANY, rate)
-    simulator = simulated(requests, together=together)
+    simulator = simulated(requests, **way)
     assert {r.reason for r in requests} == {"length"}
     assert all(r.made == r.answer for r in requests)
     assert simulator.most_batch <= LIMITS.batch
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_nobody_is_passed_by_who_came_after_its_time_was_up(together):
+def test_nobody_is_passed_by_who_came_after_its_time_was_up(way):
     requests = trace(2, MANY, 0.25)
-    simulated(requests, together=together)
+    simulated(requests, **way)
     pairs = list(overtaken(requests, Pace().read_tok_s))
     assert pairs, "a short prompt passes a long one now and then"
     for earlier, later in pairs:
@@ -63,19 +70,29 @@ def test_a_short_prompt_waits_for_shorts_and_one_chunk_but_not_for_a_long_one():
         assert request.first_s - request.since_s <= chunk_s + Pace().read_s(50) / (1 - Pace().share) + 1e-6
 
 
-def test_a_long_prompt_is_read_although_short_ones_never_stop_coming():
+def test_a_short_prompt_waits_for_no_chunk_where_it_can_pass():
+    long = [Asked(n, 0.0, 20_000, 5) for n in range(3)]
+    short = [Asked(10 + n, 5.0 + 10 * n, 50, 5) for n in range(20)]
+    simulated([*long, *short], limits=PASSING)
+    for request in short:
+        assert request.first_s - request.since_s <= Pace().read_s(50) / (1 - Pace().share) + 1e-6
+
+
+@pytest.mark.parametrize("limits", [LIMITS, PASSING])
+def test_a_long_prompt_is_read_although_short_ones_never_stop_coming(limits):
     long = Asked(0, 0.0, 4000, 1)
     short = [Asked(1 + n, 0.2 * n, 100, 1) for n in range(800)]  # more than the machine can read
-    simulated([long, *short])
+    simulated([long, *short], limits=limits)
     served = sum(r.prompt for r in short if r.begun_s < long.first_s)
     patience_s = PATIENCE * 4000 / Pace().read_tok_s
     assert long.begun_s <= patience_s + 2 * PATIENCE * 100 / Pace().read_tok_s + served / Pace().read_tok_s
     assert max(r.since_s for r in short if r.begun_s < long.first_s) <= patience_s
 
 
-def test_how_often_a_prompt_gives_way_is_bounded():
+@pytest.mark.parametrize("limits", [LIMITS, PASSING])
+def test_how_often_a_prompt_gives_way_is_bounded(limits):
     requests = trace(4, MANY, 0.25)
-    simulator = simulated(requests)
+    simulator = simulated(requests, limits=limits)
     assert any(r.gave_way for r in requests)
     assert simulator.most_begun <= MAX_BEGUN
     for r in requests:
@@ -84,11 +101,10 @@ def test_how_often_a_prompt_gives_way_is_bounded():
         assert r.num_evicted or r.gave_way <= could
 
 
-@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("num_pages", [-(-6100 // PAGE), 150, 300])
-def test_memory_is_never_over_budget_and_nobody_is_lost(together, num_pages):
+def test_memory_is_never_over_budget_and_nobody_is_lost(way, num_pages):
     requests = trace(5, 500, 0.25)
-    simulator = simulated(requests, num_pages, together)
+    simulator = simulated(requests, num_pages, **way)
     assert simulator.most_pages <= num_pages
     assert {r.reason for r in requests} == {"length"}
 
@@ -108,14 +124,13 @@ def test_the_batch_is_no_larger_than_the_plan_says(batch):
     assert {r.reason for r in requests} == {"length"}
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_cancels_and_failures_are_their_own(together):
+def test_cancels_and_failures_are_their_own(way):
     random = np.random.default_rng(7)
     requests = trace(7, MANY, 0.25)
     for r in requests:
         r.cancel_s = r.since_s + float(random.exponential(20)) if random.random() < 0.3 else r.cancel_s
         r.fails = random.random() < 0.05
-    simulated(requests, num_pages=150, together=together)
+    simulated(requests, num_pages=150, **way)
     assert {r.reason for r in requests} == {"length", "cancelled", "failed"}
     for r in requests:
         if r.reason == "failed":

@@ -54,7 +54,7 @@ def flaky_instance(ground: Ground, seed: int):
     random = np.random.default_rng(seed)
     programs = Flaky(ground.program(128), random), Flaky(ground.program(MAX_BATCH), random)
     shares = ShareControl(ground.pool, ground.network.config, 0.75)
-    instance = Instance(ground, programs, limits=Limits(128, MAX_BATCH), shares=shares)
+    instance = Instance(ground, programs, passing_tokens=32, limits=Limits(128, MAX_BATCH), shares=shares)
     try:
         yield instance, programs
     finally:

@@ -100,12 +100,12 @@ def test_both_phases_read_the_same_bytes_and_memory_holds_them_once(large, monke
     with closing(opened(large)) as engine, Peak() as peak:
         network = engine._opened.network
         per_program = network.config.num_moe_layers
-        assert len(recorded) == 2 * per_program and recorded[:per_program] == recorded[per_program:]
+        assert recorded == 3 * recorded[:per_program], "each phase's program has them, and the one of short prompts"
         arena = network._store._arena
         assert all(arena.address <= a < arena.address + engine.info.weight_bytes for part in recorded for a in part)
         both_at_once(engine)
         routed = sum(p.blob.nbytes for n in network.model.layers if n.moe for p in n.moe.experts.parts)
-        others = engine.info.weight_bytes - routed + engine.info.cache_bytes + 2 * 16e6  # scratch of both programs
+        others = engine.info.weight_bytes - routed + engine.info.cache_bytes + 3 * 16e6  # scratch of all programs
         assert routed > 70e6
         assert peak.num_bytes - before < 1.3 * routed + others, "more than one copy of the experts"
 

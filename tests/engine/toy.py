@@ -119,13 +119,25 @@ class ToyEngine:
     """A loop around the toy, without templates: prompts are token ids."""
 
     def __init__(
-        self, num_pages: int = 64, context: int = 512, chunk: int = 128, token_s: float = 0.0, together: bool = True
+        self,
+        num_pages: int = 64,
+        context: int = 512,
+        chunk: int = 128,
+        token_s: float = 0.0,
+        together: bool = True,
+        passing: int = 0,
     ) -> None:
         self.cache = LatentCache(1, num_pages, 1)
         self.prefill = ToyProgram(self.cache, chunk, token_s)
         self.decode = ToyProgram(self.cache, 8, token_s)
+        self.passing = ToyProgram(self.cache, passing, token_s)
         self.loop = Loop(
-            self.cache, Reader(self.prefill, Flag()), Runner(self.decode, Flag()), context, together=together
+            self.cache,
+            Reader(self.prefill, Flag()),
+            Runner(self.decode, Flag()),
+            context,
+            together=together,
+            passer=Reader(self.passing, Flag()) if passing else None,
         )
         self._names = count()
 

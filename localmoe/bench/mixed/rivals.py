@@ -12,7 +12,18 @@ from dataclasses import replace
 
 from localmoe.engine.instance import Ground, Instance
 from localmoe.engine.plan.choices import MOST_SHARE
-from localmoe.engine.scheduler import MAX_BATCH, Action, Admit, Idle, Limits, Prefill, State, next_read, next_step
+from localmoe.engine.scheduler import (
+    MAX_BATCH,
+    PASSING_TOKENS,
+    Action,
+    Admit,
+    Idle,
+    Limits,
+    Prefill,
+    State,
+    next_read,
+    next_step,
+)
 from localmoe.engine.shares import ShareControl
 from localmoe.hardware.placement import worker_cpus
 
@@ -20,7 +31,7 @@ from localmoe.hardware.placement import worker_cpus
 def ours(ground: Ground, chunk: int) -> Instance:
     """This engine, with decode's share as its targets ask for, and chunks so short that a short prompt is not late."""
     shares = ShareControl(ground.pool, ground.network.config, most=MOST_SHARE)
-    return Instance(ground, limits=Limits(chunk, MAX_BATCH), shares=shares)
+    return Instance(ground, passing_tokens=PASSING_TOKENS, limits=Limits(chunk, MAX_BATCH), shares=shares)
 
 
 def exclusive(ground: Ground) -> Instance:

@@ -7,7 +7,7 @@ from localmoe.engine.cost.placement import Placement
 from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.parts import Decision, SharedCopy
-from localmoe.engine.scheduler import MAX_BATCH
+from localmoe.engine.scheduler import MAX_BATCH, PASSING_TOKENS
 from localmoe.kernels.ops import PAGE_TOKENS
 from localmoe.model.config import ModelConfig
 from localmoe.settings import Settings
@@ -166,7 +166,8 @@ def together_decisions(settings: Settings, serving: "Serving") -> tuple[Decision
         ),
         Decision(
             "side by side",
-            f"{answers(serving.batch)}, and chunks of {serving.chunk:,} tokens while others wait or decode",
+            f"{answers(serving.batch)}, and chunks of {serving.chunk:,} tokens while others wait or decode; prompts of"
+            f" up to {PASSING_TOKENS} tokens pass longer ones at once",
             why,
         ),
     )

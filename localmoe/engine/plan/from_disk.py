@@ -172,7 +172,7 @@ def _fill(asked: Asked, available: int, *, keeps_none: bool = False) -> _InDram:
 
 def _scratch(asked: Asked, chunk: int, threads: int, few: list[int]) -> Item:
     """A program for longer runs has one for `few` tokens beside it."""
-    scratch = scratch_item(asked, chunk, threads)
+    scratch = scratch_item(asked, threads, chunk)
     beside = sum(scratch_bytes(asked.config, tokens, threads, asked.isa) for tokens in few)
     return replace(scratch, num_bytes=scratch.num_bytes + beside)
 

@@ -19,10 +19,10 @@ def weight_items(asked: Asked, *, routed_bytes: int | None = None) -> tuple[Item
     )
 
 
-def scratch_item(asked: Asked, chunk: int, num_threads: int) -> Item:
-    """Activations and scratch of both step programs: prefill's and decode's."""
-    both = (scratch_bytes(asked.config, tokens, num_threads, asked.isa) for tokens in (chunk, MAX_BATCH))
-    return Item(DRAM, "scratch", sum(both))
+def scratch_item(asked: Asked, num_threads: int, *chunks: int) -> Item:
+    """Activations and scratch of decode's step program, and of those that read prompts, `chunks` tokens at once."""
+    each = (scratch_bytes(asked.config, tokens, num_threads, asked.isa) for tokens in (MAX_BATCH, *chunks))
+    return Item(DRAM, "scratch", sum(each))
 
 
 def part(num: int) -> str:

@@ -7,16 +7,18 @@ from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.choices import Cache
 from localmoe.engine.plan.in_dram import numa_decisions, scratch_item, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan
+from localmoe.engine.scheduler import PASSING_TOKENS
 from localmoe.errors import OutOfMemoryError
 
 
 def plan_cpu(asked: Asked) -> Plan:
     """Raises OutOfMemoryError with every line item where DRAM is too small."""
     chunk, dtype = asked.settings.prefill_chunk, asked.settings.cache_dtype
+    passing = min(chunk, PASSING_TOKENS)
     threads, why_threads = choices.choose_threads(asked)
     weights = weight_items(asked)
     others = (
-        scratch_item(asked, chunk, threads),
+        scratch_item(asked, threads, chunk, passing),
         Item(DRAM, "reserve", choices.reserve(asked.weights.total)),
     )
     taken = sum(item.num_bytes for item in (*weights, *others))
@@ -46,6 +48,7 @@ def plan_cpu(asked: Asked) -> Plan:
         longest_context=max(cache.longest, cache.context),
         batch=serving.batch,
         beside_chunk=serving.chunk,
+        passing_tokens=passing,
     )
 
 

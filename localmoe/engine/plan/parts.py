@@ -100,6 +100,7 @@ class Plan:
     sharing: Sharing | None = None  # None: no GPU
     batch: int = MAX_BATCH  # answers at the same time, the one whose prompt is read among them
     beside_chunk: int | None = None  # tokens that are read at once while there are other requests; None: as alone
+    passing_tokens: int = 0  # of a prompt, at most, that is read while a longer one's run goes on
     beside_bytes: int = 0  # of the first GPU's room: for prompts that are not streamed, and for steps
 
     @property
