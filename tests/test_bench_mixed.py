@@ -59,7 +59,7 @@ def test_the_trace_is_the_same_at_every_rate_but_for_its_pace():
 
 
 SYSTEMS = {
-    "ours": lambda ground: rivals.ours(ground, 64),
+    "ours": rivals.ours,
     "exclusive": rivals.exclusive,
     "chunked": lambda ground: rivals.chunked(ground, 64),
     "split": rivals.split,
@@ -84,7 +84,7 @@ def test_targets_decide_whether_a_rate_is_kept_to(ground):
     alone = Alone({SHORT_TOKENS: 1.0, LONG_TOKENS: 1.0}, 1.0)
     impossible = (LOOSE[0], Factors(1e-6, 1e-6))
     for classes, expected in ((LOOSE, True), (impossible, False)):
-        instance = rivals.ours(ground, 128)
+        instance = rivals.ours(ground)
         assert Trial(instance, alone, classes).keeps(rate=50.0) is expected
         instance.close()
 

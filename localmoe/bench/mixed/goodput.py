@@ -75,7 +75,7 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
     """
     alone = _alone(ground, listener)
     systems = {
-        "ours": [System(f"ours-{c}", lambda c=c: rivals.ours(ground, c)) for c in CHUNKS[-2:]],  # type: ignore[misc]
+        "ours": [System("ours", lambda: rivals.ours(ground))],
         "exclusive": [System("exclusive", lambda: rivals.exclusive(ground))],
         "chunked": [System(f"chunked-{c}", lambda c=c: rivals.chunked(ground, c)) for c in CHUNKS],  # type: ignore[misc]
         "split": [System("split", lambda: rivals.split(ground))],
@@ -123,9 +123,9 @@ def _alone(ground: Ground, listener: Listener) -> Alone:
     listener.progress("goodput: each request alone")
     with closing(Instance(ground)) as instance:
         ttfts = {
-            n: [_answered(instance, n, LEAST_MADE, seed)[0] for seed in range(5)] for n in (SHORT_TOKENS, LONG_TOKENS)
+            n: [_answered(instance, n, LEAST_MADE, seed)[0] for seed in range(9)] for n in (SHORT_TOKENS, LONG_TOKENS)
         }
-        tpots = [_answered(instance, SHORT_TOKENS, 48, 90 + seed)[1] for seed in range(4)]
+        tpots = [_answered(instance, SHORT_TOKENS, 48, 90 + seed)[1] for seed in range(8)]
     return Alone({n: median(seconds[1:]) for n, seconds in ttfts.items()}, median(tpots))
 
 
@@ -151,6 +151,7 @@ class Search:
         self._listener = listener
         self._end_s = end_s
         self.is_cut = False  # by the end of the time
+        self._highest = HIGHEST
         self._first = 0.35 / (0.8 * alone.ttft_s[SHORT_TOKENS] + 0.2 * alone.ttft_s[LONG_TOKENS] + 30 * alone.tpot_s)
 
     def best_of(self, systems: Sequence[System]) -> Found | None:
@@ -158,6 +159,7 @@ class Search:
         found = self._first_found(systems)
         for system in systems:
             found = found and self.climb(system, found)
+        self._highest = found.step if found else self._highest
         return found
 
     def climb(self, system: System, found: Found) -> Found:
@@ -171,8 +173,8 @@ class Search:
         return float(self._first * STEP**step)
 
     def _first_found(self, systems: Sequence[System]) -> Found | None:
-        """From the highest step down: rates that are too high are decided in seconds."""
-        for step in range(HIGHEST, LOWEST - 1, -2):
+        """Down from the rate of those before: a rate that is too high is decided soon."""
+        for step in range(self._highest, LOWEST - 1, -2):
             for system in systems:
                 if self._has_time() and self._keeps(system, step):
                     return Found(system, step)

@@ -27,11 +27,15 @@ from localmoe.engine.scheduler import (
 from localmoe.engine.shares import ShareControl
 from localmoe.hardware.placement import worker_cpus
 
+BESIDE_TOKENS = 256  # of a long prompt at once, where there are other requests: the next long one waits no longer
 
-def ours(ground: Ground, chunk: int) -> Instance:
-    """This engine, with decode's share as its targets ask for, and chunks so short that a short prompt is not late."""
+
+def ours(ground: Ground) -> Instance:
+    """This engine, with decode's share as its targets ask for, and short prompts that pass long ones."""
     shares = ShareControl(ground.pool, ground.network.config, most=MOST_SHARE)
-    return Instance(ground, passing_tokens=PASSING_TOKENS, limits=Limits(chunk, MAX_BATCH), shares=shares)
+    return Instance(
+        ground, passing_tokens=PASSING_TOKENS, limits=Limits(ground.chunk, MAX_BATCH, BESIDE_TOKENS), shares=shares
+    )
 
 
 def exclusive(ground: Ground) -> Instance:
