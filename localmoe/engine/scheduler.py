@@ -15,6 +15,7 @@ MAX_BEGUN = 4  # prompts of which a part is read: each holds its pages
 SMALL_CHUNK = 64  # a prefill chunk that takes turns with decode has at least so many tokens
 PASSING_TOKENS = 128  # of prompts that are read while a longer one's run goes on
 PATIENCE = 4.0  # a prompt is due after so many times what reading it takes
+AIM = 0.75  # of a target, by when a prompt is to be read: what else goes on takes time too
 ASSUMED_TOK_S = 100.0  # of reading, before any was measured
 
 
@@ -146,9 +147,10 @@ def needed_share(state: State, now_s: float) -> float:
     prompts: list[Waiting | Active] = [*state.waiting, *(a for a in state.active if a.unread)]
     most = before_s = 0.0
     for prompt in sorted(prompts, key=lambda p: p.since_s + p.target_s):
-        left_s = prompt.since_s + prompt.target_s - now_s
+        gone_s = now_s - prompt.since_s
         read_s = before_s + prompt.unread / state.read_tok_s
-        if read_s <= left_s:
+        if read_s <= prompt.target_s - gone_s:
+            left_s = max(read_s, AIM * prompt.target_s - gone_s)
             most, before_s = max(most, read_s / left_s), read_s
     return most
 

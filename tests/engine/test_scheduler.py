@@ -3,6 +3,7 @@ import itertools
 import pytest
 
 from localmoe.engine.scheduler import (
+    AIM,
     ASSUMED_TOK_S,
     MAX_BATCH,
     MAX_BEGUN,
@@ -109,14 +110,15 @@ def test_prompts_need_what_brings_each_in_time():
     def need(*prompts, now_s=0.0, read_tok_s=100.0):
         return needed_share(State(prompts, (), 100, read_tok_s=read_tok_s), now_s)
 
-    first, second = Waiting("a", 1, 100, target_s=2.0), Waiting("b", 1, 200, target_s=10.0)
-    assert need(first) == 0.5 and need(second) == 0.2
-    assert need(second, first) == 0.5 and need(second, first, now_s=1.0) == 1.0
-    assert need(second, first, now_s=1.1) == pytest.approx(2 / 8.9), "what comes too late anyway needs no haste"
-    assert need(first, Waiting("b", 1, 200, target_s=3.5)) == pytest.approx(3 / 3.5)  # each in its turn
+    first, second = Waiting("a", 1, 100, target_s=2.0 / AIM), Waiting("b", 1, 200, target_s=10.0 / AIM)
+    assert need(first) == pytest.approx(0.5) and need(second) == pytest.approx(0.2)
+    assert need(second, first) == pytest.approx(0.5)
+    assert need(second, first, now_s=1.0) == need(second, first, now_s=1.6) == 1.0
+    assert need(second, first, now_s=1.7) == pytest.approx(2 / 8.3), "what comes too late anyway needs no haste"
+    assert need(first, Waiting("b", 1, 200, target_s=3.5 / AIM)) == pytest.approx(3 / 3.5)  # each in its turn
     assert need() == 0.0 and need(first, read_tok_s=None) == 0.0
-    reading = [Active("a", unread=50, target_s=2.0), Active("answer")]
-    assert needed_share(State((), reading, 100, read_tok_s=100.0), 0.0) == 0.25
+    reading = [Active("a", unread=50, target_s=2.0 / AIM), Active("answer")]
+    assert needed_share(State((), reading, 100, read_tok_s=100.0), 0.0) == pytest.approx(0.25)
 
 
 def test_only_so_many_prompts_are_begun():
