@@ -12,6 +12,7 @@
 #include "copy_values.h"
 #include "isa.h"
 #include "pool.h"
+#include "read_values.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -43,6 +44,24 @@ ptrdiff_t find_bad(const Bytes& values, const std::string& name) {
   const ValueKind kind = kind_of(name, values.shape(0));
   nb::gil_scoped_release release;
   return find_bad_value(values.data(), values.shape(0), kind);
+}
+
+using Numbers = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool read_parts(int fd, int64_t start, int64_t stop, const Numbers& parts, const Place& room, const Place& buffer, Gate& gate) {
+  std::vector<ValuePart> taken;
+  const int64_t size = static_cast<int64_t>(room.shape(0));
+  int64_t before = start;
+  for (size_t n = 0; n < parts.shape(0); ++n) {
+    const int64_t* part = parts.data() + n * parts.shape(1);
+    const int64_t first = part[0], end = part[1], offset = part[2], kind = part[3];
+    const bool fits = before <= first && first <= end && end <= stop && 0 <= offset && offset <= size - (end - first);
+    if (!fits || kind < 0 || kind > static_cast<int64_t>(ValueKind::scale)) throw std::invalid_argument("parts do not fit");
+    taken.push_back({first, end, room.data() + offset, static_cast<ValueKind>(kind)});
+    before = end;
+  }
+  nb::gil_scoped_release release;
+  return read_values(fd, start, stop, taken, buffer.data(), static_cast<int64_t>(buffer.shape(0)), gate);
 }
 
 }  // namespace
@@ -81,6 +100,15 @@ NB_MODULE(_native, m) {
   m.def("copy_values", &copy, "source"_a, "target"_a, "kind"_a,
         "Copies weights, [bytes] to [bytes], until a bad value is met: the place of its first byte, or -1. `kind` is fp8, "
         "bf16, f32 or scale. Raises ValueError for another kind, or lengths that do not fit.");
+  nb::class_<Gate>(m, "Gate", "What `shut` has closed keeps readers from the memory that they fill.")
+      .def(nb::init<>())
+      .def("enter", &Gate::enter, "False once it is shut.")
+      .def("leave", &Gate::leave)
+      .def("shut", &Gate::shut, "Returns when nobody is inside.", nb::call_guard<nb::gil_scoped_release>());
+  m.def("read_values", &read_parts, "fd"_a, "start"_a, "stop"_a, "parts"_a, "room"_a, "buffer"_a, "gate"_a,
+        "Puts parts of [start, stop) of a file into place, in its order: rows of `parts` [n, 4] are first and last byte in "
+        "the file, place in `room`, and kind (fp8 0, bf16 1, f32 2, scale 3). False where anything was not as it should "
+        "be; ValueError where parts do not fit.");
   m.def("find_bad_value", &find_bad, "values"_a, "kind"_a, "As copy_values, but only looks.");
   bind_program(m);
   bind_measure(m);

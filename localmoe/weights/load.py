@@ -16,8 +16,9 @@ from localmoe.weights.place import place
 from localmoe.weights.readers import Readers
 from localmoe.weights.sources import Source
 from localmoe.weights.store import Store
+from localmoe.weights.straight import Straight
 
-DIRECT_PIECE_BYTES = 4 << 20
+DIRECT_PIECE_BYTES = 4 << 20  # of which straight.READ_BYTES are read at once
 CACHED_PIECE_BYTES = 512 << 10  # it stays in L2 on its way from the page cache to its place
 MAX_READERS = 12  # 48 MiB of buffers
 SMALL_BYTES = 512 << 20  # twice in memory, once in the page cache, that much still keeps below the weights + 1 GiB
@@ -81,7 +82,8 @@ def _read_all(arena: Arena, layout: Layout, on_progress: Progress, cancelled: Ca
     piece_bytes = DIRECT_PIECE_BYTES if direct else CACHED_PIECE_BYTES
     sources = _open({tensor.file for tensor in layout.tensors.values()}, direct=direct)
     pieces = cut(layout.tensors.values(), piece_bytes)
-    readers = Readers(pieces, piece_bytes, sources, lambda piece, raw: place(arena, layout, piece, raw))
+    straight = Straight(arena, layout).read
+    readers = Readers(pieces, piece_bytes, sources, straight, lambda piece, raw: place(arena, layout, piece, raw))
     try:
         readers.start(num_readers(total))
         while not readers.over.wait(POLL_S):

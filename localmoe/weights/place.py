@@ -36,7 +36,7 @@ _KINDS = {"F8_E4M3": "fp8", "BF16": "bf16", "F32": "f32"}
 
 def look_at(tensor: TensorInfo, start: int, values: Bytes) -> None:
     """Only that, at `values` from byte `start` of the file, where they rest already; CheckpointError as `place`."""
-    bad = native.find_bad_value(values, _kind(tensor))
+    bad = native.find_bad_value(values, kind_of(tensor))
     if bad >= 0:
         raise _bad_value(tensor, start + bad, values[bad:])
 
@@ -77,12 +77,13 @@ def _as_float32(raw: Bytes, dtype: str) -> NDArray[np.float32]:
 
 def _copy(tensor: TensorInfo, start: int, values: Bytes, target: Bytes) -> None:
     """`values`, from byte `start` of the file, to `target`, if they are what weights may be."""
-    bad = native.copy_values(values, target, _kind(tensor))
+    bad = native.copy_values(values, target, kind_of(tensor))
     if bad >= 0:
         raise _bad_value(tensor, start + bad, values[bad:])
 
 
-def _kind(tensor: TensorInfo) -> str:
+def kind_of(tensor: TensorInfo) -> str:
+    """What native code calls its values."""
     return "scale" if tensor.name.endswith(SCALE_SUFFIX) else _KINDS[tensor.dtype]
 
 

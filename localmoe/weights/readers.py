@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from localmoe import _native as native
 from localmoe.errors import OutOfMemoryError
 from localmoe.weights.arena import bounce_buffer
 from localmoe.weights.pieces import BLOCK_BYTES, Piece
@@ -15,7 +16,9 @@ from localmoe.weights.sources import Source
 
 GRACE_S = 0.05  # what a cancel waits for reads that are under way
 
-Place = Callable[[Piece, NDArray[np.uint8]], None]
+Bytes = NDArray[np.uint8]
+Place = Callable[[Piece, Bytes], None]
+Straight = Callable[[Source, Piece, Bytes, native.Gate], bool]
 
 
 class Readers:
@@ -25,18 +28,26 @@ class Readers:
     read returns. Whoever leaves last closes the files.
     """
 
-    def __init__(self, pieces: Iterator[Piece], piece_bytes: int, sources: Mapping[Path, Source], place: Place) -> None:
+    def __init__(
+        self,
+        pieces: Iterator[Piece],
+        piece_bytes: int,
+        sources: Mapping[Path, Source],
+        straight: Straight,
+        place: Place,
+    ) -> None:
+        """`straight` may do all of a piece; where it has not, that is read and given to `place`."""
         self.done_bytes = 0
         self.over = threading.Event()  # everything is in place, or something has failed
         self.error: BaseException | None = None
         self._pieces = pieces
         self._buffer_bytes = piece_bytes + BLOCK_BYTES
         self._sources = sources
+        self._straight = straight
         self._place = place
-        self._halted = False
-        self._num_placing = 0
+        self._gate = native.Gate()
         self._num_present = 1  # whoever made this, until it halts
-        self._change = threading.Condition()
+        self._change = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     def start(self, count: int) -> None:
@@ -54,9 +65,8 @@ class Readers:
 
     def halt(self) -> None:
         """Returns when none of them touches the arena any more; those that a disk holds up may still be there."""
-        with self._change:
-            self._halted = True
-            self._change.wait_for(lambda: not self._num_placing)
+        self._pieces = iter(())
+        self._gate.shut()
         deadline_s = time.monotonic() + GRACE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -66,8 +76,13 @@ class Readers:
         try:
             buffer = bounce_buffer(self._buffer_bytes)
             while piece := self._next():
-                self._sources[piece.file].read(buffer, piece.start, piece.stop)
-                self._put(piece, buffer)
+                source = self._sources[piece.file]
+                if not self._straight(source, piece, buffer, self._gate):
+                    source.read(buffer, piece.start, piece.stop)
+                    if not self._put(piece, buffer):
+                        break
+                with self._change:
+                    self.done_bytes += piece.wanted_bytes
         except BaseException as error:  # noqa: BLE001 - whoever waits raises it
             self.error = self.error or error
             self.over.set()
@@ -75,20 +90,17 @@ class Readers:
 
     def _next(self) -> Piece | None:
         with self._change:
-            return None if self._halted else next(self._pieces, None)
+            return next(self._pieces, None)
 
-    def _put(self, piece: Piece, buffer: NDArray[np.uint8]) -> None:
-        with self._change:
-            if self._halted:
-                return
-            self._num_placing += 1
+    def _put(self, piece: Piece, buffer: Bytes) -> bool:
+        """Whether the memory may still be touched."""
+        if not self._gate.enter():
+            return False
         try:
             self._place(piece, buffer)
         finally:
-            with self._change:
-                self._num_placing -= 1
-                self.done_bytes += piece.wanted_bytes
-                self._change.notify_all()
+            self._gate.leave()
+        return True
 
     def _leave(self) -> None:
         with self._change:

@@ -24,7 +24,7 @@ class Source:
     def __init__(self, path: Path, *, direct: bool) -> None:
         self.path = path
         self.is_direct = self._drops = direct
-        self._fd = self._open(os.O_DIRECT if direct else 0)
+        self.fd = self._open(os.O_DIRECT if direct else 0)
 
     def read(self, buffer: NDArray[np.uint8], start: int, stop: int) -> None:
         """[start, stop) of the file into `buffer`. Both begin on a block, and the buffer has room for whole ones."""
@@ -32,11 +32,11 @@ class Source:
         while at < stop:
             at += self._read_some(buffer[at - start :], at, stop)
         if self._drops and not self.is_direct:
-            os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Nothing is read any more."""
-        os.close(self._fd)
+        os.close(self.fd)
 
     def _open(self, flag: int) -> int:
         try:
@@ -51,7 +51,7 @@ class Source:
         direct = self.is_direct
         nbytes = -(-(stop - at) // BLOCK_BYTES) * BLOCK_BYTES if direct else stop - at
         try:
-            count = os.preadv(self._fd, [buffer[:nbytes].data], at)
+            count = os.preadv(self.fd, [buffer[:nbytes].data], at)
         except OSError as error:
             if direct and error.errno in NOT_DIRECT:
                 self._give_in()
@@ -65,8 +65,8 @@ class Source:
 
     def _give_in(self) -> None:
         """From now on through the page cache."""
-        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
-        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
         self.is_direct = False
 
 
