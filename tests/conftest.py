@@ -16,8 +16,8 @@ FIRST = (  # files of few tests that take a minute or more: at the end, one work
 
 
 def pytest_xdist_auto_num_workers(config):
-    """One more than there are CPUs: those of screens wait half of their time."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Two more than there are CPUs: those of screens wait half of their time."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_configure(config):

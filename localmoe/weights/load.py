@@ -18,7 +18,7 @@ from localmoe.weights.sources import Source
 from localmoe.weights.store import Store
 from localmoe.weights.straight import Straight
 
-DIRECT_PIECE_BYTES = 4 << 20  # of which straight.READ_BYTES are read at once
+DIRECT_PIECE_BYTES = 4 << 20  # of which sources.READ_BYTES are read at once
 CACHED_PIECE_BYTES = 512 << 10  # it stays in L2 on its way from the page cache to its place
 MAX_READERS = 12  # 48 MiB of buffers
 SMALL_BYTES = 512 << 20  # twice in memory, once in the page cache, that much still keeps below the weights + 1 GiB

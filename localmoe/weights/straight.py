@@ -9,9 +9,8 @@ from localmoe import _native as native
 from localmoe.weights.layout import is_vector
 from localmoe.weights.pieces import Part, Piece
 from localmoe.weights.place import Places, kind_of
-from localmoe.weights.sources import Source
+from localmoe.weights.sources import READ_BYTES, Source
 
-READ_BYTES = 1 << 20  # at once: disks and their drivers are quicker with little memory in use
 KINDS = ("fp8", "bf16", "f32", "scale")  # as native code counts them
 
 

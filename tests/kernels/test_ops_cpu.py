@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -201,8 +202,9 @@ def test_route(target, name, tokens):
     same(np.take_along_axis(weights, order, 1), np.take_along_axis(truth.weights.numpy(), true_order, 1))
 
 
+@lru_cache(maxsize=8)
 def make_experts(num_experts, hidden, inter, kind, num_parts=1):
-    """Random experts, their rows shared out over `num_parts` blobs."""
+    """Random experts, their rows shared out over `num_parts` blobs; made once for all targets, and only read."""
     shapes = [(inter, hidden), (inter, hidden), (hidden, inter)]
     matrices = [[make_weight(*s, kind, seed=10 * e + n) for n, s in enumerate(shapes)] for e in range(num_experts)]
     ends = [[min(s[0], -(-s[0] // 64) * p // num_parts * 64) for p in range(num_parts + 1)] for s in shapes]
