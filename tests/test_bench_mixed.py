@@ -118,6 +118,14 @@ def test_the_largest_rate_of_several_systems_is_found(a, b):
     assert looser.climb(found.system, found).step == max(a, b) + 2
 
 
+@pytest.mark.parametrize(("rival", "found"), [(5, 5), (2, 2), (1, 1), (-2, -2), (-3, None)])
+def test_a_rival_is_found_from_our_rate_up_or_a_few_steps_below(rival, found):
+    search = Steps({"a": 2, "b": rival})
+    search.look_below(search.best_of([A]))
+    assert search.best_of([B]) == (None if found is None else Found(B, found))
+    assert search.lowest == -2
+
+
 def test_nothing_is_found_where_every_rate_is_too_high():
     search = Steps({"a": -100, "b": -100})
     assert search.best_of([A, B]) is None and not search.is_cut

@@ -19,6 +19,7 @@ from localmoe.engine.job import Job, Targets
 
 STEP = 1.25  # from one rate to the next
 HIGHEST, LOWEST = 8, -8
+FAR = 4  # steps below ours: a rival that keeps to none of those does less than 0.41 of it
 CHUNKS = (32, 64, 128)
 KEPT = 0.9  # of the requests
 WAIT_S = 15.0  # after the last request has come
@@ -105,17 +106,19 @@ def _found(
             listener.warn(f"{prefix} of {name} is left out: the time is up")
             break
         best[name] = found
+        if name == "ours" and found:
+            search.look_below(found)
     return best
 
 
 def _rows(prefix: str, search: "Search", best: Mapping[str, Found | None], isa: str) -> Iterator[Row]:
     """Beside the rates of the others; of one that keeps to none, beside the lowest: its own is below."""
-    ours = best.get("ours")
+    ours, lowest = best.get("ours"), search.lowest
     for name, found in best.items():
         if ours and name != "ours":
             row = Row("mixed", f"{prefix}-vs-{name}", "req_s", search.rate(ours.step), "req/s", isa=isa)
             against = f"{name}'s" if found else f"more than {name}'s"
-            yield compared(row, search.rate(found.step if found else LOWEST), against)
+            yield compared(row, search.rate(found.step if found else lowest), against)
 
 
 def _alone(ground: Ground, listener: Listener) -> Alone:
@@ -151,7 +154,7 @@ class Search:
         self._listener = listener
         self._end_s = end_s
         self.is_cut = False  # by the end of the time
-        self._highest = HIGHEST
+        self._highest, self.lowest = HIGHEST, LOWEST  # of the steps that are tried
         self._first = 0.35 / (0.8 * alone.ttft_s[SHORT_TOKENS] + 0.2 * alone.ttft_s[LONG_TOKENS] + 30 * alone.tpot_s)
 
     def best_of(self, systems: Sequence[System]) -> Found | None:
@@ -159,8 +162,11 @@ class Search:
         found = self._first_found(systems)
         for system in systems:
             found = found and self.climb(system, found)
-        self._highest = found.step if found else self._highest
         return found
+
+    def look_below(self, ours: Found) -> None:
+        """Rivals are looked for from our rate down, not from the highest: they may do better, but seldom do."""
+        self._highest, self.lowest = ours.step, max(LOWEST, ours.step - FAR)
 
     def climb(self, system: System, found: Found) -> Found:
         """The largest rate from `found` on that `system` keeps to, or `found` where it does no better."""
@@ -174,7 +180,7 @@ class Search:
 
     def _first_found(self, systems: Sequence[System]) -> Found | None:
         """Down from the rate of those before: a rate that is too high is decided soon."""
-        for step in range(self._highest, LOWEST - 1, -2):
+        for step in range(self._highest, self.lowest - 1, -2):
             for system in systems:
                 if self._has_time() and self._keeps(system, step):
                     return Found(system, step)
