@@ -144,10 +144,9 @@ def test_a_program_that_goes_early_gets_the_workers_of_other_bulk_work(early):
     with running(long, 40, urgent=False):
         while not long.progress:
             time.sleep(0.001)
-        before = long.progress
         assert np.array_equal(run(short, 40, urgent=False), expected)
-        num_stages = (long.progress - before) * 3000
-    assert (num_stages <= 2) == early
+        done = long.progress  # 15 times as long: else it ends first
+    assert (done < 0.5) == early
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
