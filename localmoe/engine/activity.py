@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition
 
-RECENT_S = 0.5  # a step that ended longer ago was its answer's last one
+RECENT_S = 0.5  # what ended longer ago was its answer's last step
 NEXT_S = 0.03  # between two steps of an answer; a pass over the experts takes many times as long
 
 
@@ -16,7 +16,7 @@ class Activity:
         self._changed = Condition()
         self._num_begun = 0
         self._num_running = 0
-        self._ended_s = float("-inf")  # of time.monotonic(): the last step
+        self._ended_s = float("-inf")  # of time.monotonic(): the last step, or prompt
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -32,8 +32,13 @@ class Activity:
                 self._num_running -= 1
                 self._ended_s = time.monotonic()
 
+    def prompt_ended(self) -> None:
+        """One was read, so that its answer's first step follows."""
+        with self._changed:
+            self._ended_s = time.monotonic()
+
     def goes_on(self) -> bool:
-        """Whether a step runs, or follows within NEXT_S on one that ended just now: for that it waits.
+        """Whether a step runs, or follows within NEXT_S on what ended just now: for that it waits.
 
         A prompt often comes as soon as the answer before it has ended, so that a step was there of late says little.
         """

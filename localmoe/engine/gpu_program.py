@@ -93,6 +93,8 @@ class GpuProgram:
                 ids[part], of, urgent=urgent, cancel=cancel, all_logits=all_logits, forced_experts=forced
             )
             self._seen.add(program.last_experts)
+            if self._streams:
+                self._streams.activity.prompt_ended()
             return found
 
         if len(ids) <= program.max_tokens:

@@ -121,6 +121,13 @@ def test_both_ways_go_through_the_same_slots(two):
     assert sizes[1] == len(last.ring.memory.view)
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """Steps count as one answer's however busy the machine is."""
+    monkeypatch.setattr(activity, "NEXT_S", PATIENCE_S)
+    monkeypatch.setattr(activity, "RECENT_S", PATIENCE_S)
+
+
 def logits_of(network, ids, cuts, programs, contexts):
     """Of the last token of each cut, in one session; `programs` and `contexts` have one for each."""
     table, start, found = network.cache.new_table(), 0, []
@@ -173,9 +180,8 @@ def test_a_session_goes_on_wherever_its_prompts_were_read(tmp_path, with_gpus, m
     assert (ours.argmax(axis=1) == truth.argmax(axis=1)).all()
 
 
-def test_an_answer_that_goes_on_sends_the_prompt_to_the_last_gpu(two, folder, monkeypatch):
+def test_an_answer_that_goes_on_sends_the_prompt_to_the_last_gpu(two, folder, patient):
     """Steps themselves say that they run; the answer beside the prompt is what it is alone."""
-    monkeypatch.setattr(activity, "NEXT_S", PATIENCE_S)
     text = LONG[:180]  # there are pages for both
     truth = of_the_cpu(folder, [text])[0]
     two.host.devices[0]._probe = lambda kind: time.sleep(2e-3)  # so that the answer lasts
@@ -307,6 +313,23 @@ def test_activity_goes_on_from_step_to_step(monkeypatch):
     begins = steps.step()
     threading.Timer(5e-3, begins.__enter__).start()
     assert steps.goes_on()
+
+
+def test_an_answer_begins_with_its_prompts_end(patient):
+    steps = Activity()
+    steps.prompt_ended()
+    first = steps.step()
+    threading.Timer(5e-3, first.__enter__).start()
+    assert steps.goes_on()
+
+
+def test_a_prompt_that_waits_for_another_is_read_beside_its_answer(two, patient, monkeypatch):
+    """By the last GPU alone, though no step has begun when its turn comes."""
+    ways = []
+    monkeypatch.setattr(Streams, "choose", noting(ways))
+    streams = [submitted(two.engine, text[:180], 40, session=text) for text in (LONG, OTHER)]
+    assert all(text_of(stream) for stream in streams)
+    assert ways == [False, True]
 
 
 def test_a_step_that_failed_goes_on_no_more(monkeypatch):
