@@ -29,28 +29,31 @@ constexpr int kMaxGemvTokens = 8;  // more tokens take the GEMM path
 constexpr int kStrip = 16;         // tokens side by side in a packed GEMM operand
 constexpr int kGemmRows = 48;      // most rows in one gemm() call
 constexpr int kPage = 64;          // tokens in a page of the latent cache
+constexpr int kHeads = 32;         // most heads in one attend_latent() call
 constexpr int kQueryRows = 48;     // most queries in one attend_queries() call
 
 constexpr int padded(int cols) { return (cols + 63) / 64 * 64; }
 
-// Online softmax of up to 16 heads over the keys seen so far; the caller sets m = -inf, l = 0, acc = 0.
+// Online softmax of some heads over the keys seen so far; the caller sets m = -inf, l = 0, acc = 0.
 struct AttentionState {
-  float* m;    // [16] largest score
-  float* l;    // [16] sum of exp(score - m)
+  float* m;    // [heads in whole strips] largest score
+  float* l;    // as m: sum of exp(score - m)
   float* acc;  // [heads][rank] weighted sum of latents, not yet divided by l
 };
 
-// Some heads of one token against cached rows.
+// Some heads of one token against a page of cached rows.
 struct LatentBlock {
-  const float* q;     // packed: [rank + rope][16 heads], zeros for missing heads
-  int heads;          // 1..16
+  const float* q;     // strips of 16 heads as pack_heads leaves them
+  int heads;          // 1..32
   int rank, rope;
-  const float* rows;  // [num][rank + rope]
-  int num;            // 1..64
+  const void* rows;   // [64][rank + rope], FP32 or BF16
+  bool bf16;
+  int num;            // 1..64: the first so many count
   float softmax_scale;
   AttentionState state;
   const void* next;   // what is read next, to come closer meanwhile
   ptrdiff_t next_bytes;
+  float* scratch;     // [64][rank + rope]
 };
 
 // A block of one head's queries against a span of keys and values. Query i sees the span's first visible + i keys.
@@ -122,7 +125,10 @@ struct Kernels {
   void (*unpack)(const float* c, int rows, int num_tokens, float* const* y, int col0);
   size_t (*gemm_scratch_floats)();
 
-  // Decode attention; updates the state.
+  // Decode attention. pack_heads writes a strip: the queries of 1..16 heads side by side, in the room of
+  // head_strip_floats() floats, for a cache in BF16 or FP32. attend_latent updates the state.
+  size_t (*head_strip_floats)(int width);
+  void (*pack_heads)(const float* const* q, int num_heads, int width, bool bf16, float* out);
   void (*attend_latent)(const LatentBlock& job);
 
   // Prefill attention; updates m, l and out.

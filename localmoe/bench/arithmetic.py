@@ -1,11 +1,12 @@
 """Kernels that arithmetic limits, beside the cores' FMA peak: chains in registers, by the same threads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from localmoe import _native as native
-from localmoe.bench.kernel_program import KernelProgram, Timed, Workers, codes, scales
+from localmoe.bench.kernel_program import PAGE_TOKENS, KernelProgram, Timed, Workers, aligned, codes, scales
 from localmoe.bench.pairs import in_turn
 from localmoe.bench.rows import Listener, Row
 from localmoe.bench.shapes import Shapes
@@ -39,23 +40,28 @@ def _prompt_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Ro
         start = s.context - tokens
         keys_read = tokens * start + tokens * (tokens + 1) // 2
         flops = 2.0 * heads * (keys_read * (s.nope + s.rope + s.value) + s.context * s.rank * (s.nope + s.value))
-        yield _row(case, flops, workers, s, attention_program(workers, s, heads, tokens, start))
+        yield _row(case, flops, workers, s, attention_program(workers, s, heads, tokens, start).seconds)
 
 
 def _token_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row]:
-    """One token's attention over the latent cache: scores and sums over latents, and kv_b on both sides."""
+    """What a context adds to one token's attention: scores and sums over all latents behind the first page."""
     for case, heads, context in (("attend-4k", s.heads, s.context), ("attend-8k", s.few_heads, 2 * s.context)):
         listener.progress(f"{case}: one token over {context:,}")
-        flops = 2.0 * heads * (context * (2 * s.rank + s.rope) + s.rank * (s.nope + s.value))
-        yield _row(case, flops, workers, s, attention_program(workers, s, heads, 1, context - 1))
+        flops = 2.0 * heads * (context - PAGE_TOKENS) * (2 * s.rank + s.rope)
+        long, short = (attention_program(workers, s, heads, 1, n - 1) for n in (context, PAGE_TOKENS))
+        yield _row(case, flops, workers, s, partial(_added_s, short, long))
+
+
+def _added_s(short: Timed, long: Timed) -> float:
+    return long.seconds() - short.seconds()
 
 
 def attention_program(workers: Workers, s: Shapes, heads: int, num_tokens: int, start: int) -> Timed:
     """`num_tokens` after `start` cached ones."""
     program = KernelProgram(workers, num_tokens)
     q, out = program.input(heads * (s.nope + s.rope)), program.rows(heads * s.value)
-    pages = -(-(start + num_tokens) // 64)
-    cache = np.random.default_rng(0).standard_normal((pages, 64, s.rank + s.rope), np.float32)
+    pages = -(-(start + num_tokens) // PAGE_TOKENS)
+    cache = aligned(np.random.default_rng(0).standard_normal((pages, PAGE_TOKENS, s.rank + s.rope), np.float32))
     kv_b = codes(heads * (s.nope + s.value), s.rank)
     shape = native.MlaShape(heads, s.nope, s.rope, s.value, s.rank, (s.nope + s.rope) ** -0.5)
     program.recorded.mla_attention(q, cache, kv_b, scales(*kv_b.shape), shape, out)
@@ -72,9 +78,9 @@ def _gemm_rows(workers: Workers, s: Shapes, listener: Listener) -> Iterator[Row]
         x, y, scale = program.input(s.hidden), program.rows(s.inter), scales(s.inter, s.hidden)
         for matrix in matrices:
             program.recorded.linear(x, matrix, scale, y)
-        yield _row(case, 2.0 * num_tokens * matrices.size, workers, s, program.ready())
+        yield _row(case, 2.0 * num_tokens * matrices.size, workers, s, program.ready().seconds)
 
 
-def _row(case: str, flops: float, workers: Workers, s: Shapes, timed: Timed) -> Row:
-    value, peak, ratio = in_turn(lambda _: flops / timed.seconds(), lambda _: fma_peak(workers), s.num_pairs)
+def _row(case: str, flops: float, workers: Workers, s: Shapes, seconds: Callable[[], float]) -> Row:
+    value, peak, ratio = in_turn(lambda _: flops / seconds(), lambda _: fma_peak(workers), s.num_pairs)
     return Row("kernels", case, "gflop_s", value / 1e9, "GFLOP/s", peak / 1e9, ratio, workers.target, AGAINST)

@@ -11,7 +11,17 @@ from localmoe import _native as native
 from localmoe.bench.shard import BLOCK, normal_codes
 
 PAGE_TOKENS = 64  # tokens in a page of the latent cache
+LINE_BYTES = 64
 SCALE = 1e-4  # keeps sums of a few thousand products near 1
+
+
+def aligned(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy that begins where a line of the caches does, as latents and weights do."""
+    raw = np.empty(values.nbytes + LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % LINE_BYTES
+    copy = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[:] = values
+    return copy
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,6 @@
 // Both products are blocks of the GEMM's kind, with heads in the lanes for the scores and in the rows for the sums, so
 // the cached rows are read as they lie and nothing is transposed or summed across lanes.
 
-// Asks for memory that is needed soon, line by line while the multipliers are busy: a core can wait for about 20 lines,
-// and stands still when it asks for more.
-struct Ahead {
-  const char* at;
-  const char* last;
-
-  KERNEL_INLINE void ask() {
-    __builtin_prefetch(at, 0, 2);  // to L2: a page is more than L1 holds
-    at += at < last ? kLine : 0;
-  }
-};
-
 constexpr int kAskSteps = 4;      // multiplications between two lines: a page's come in time for the next one
 
 // step(i) for i in [0, n), a line asked for now and then.
@@ -64,36 +52,16 @@ template <int Vecs>
 void score_keys(const LatentBlock& job, float* scores, Ahead& ahead) {
   constexpr int kKeys = Vecs == kStripVecs ? kMicroRows : kMicroRows * kStripVecs / Vecs;
   const int width = job.rank + job.rope;
+  const auto* rows = static_cast<const float*>(job.rows);
   for (int k = 0; k < width; k += kScorePanel) {
     const int n = smaller(kScorePanel, width - k);
     for (int j = 0; j < job.num; j += kKeys) {
       with_count<kKeys>(smaller(kKeys, job.num - j), [&](auto count) {
-        score_block<decltype(count)::value, Vecs>(job.rows + static_cast<ptrdiff_t>(j) * width + k, width,
+        score_block<decltype(count)::value, Vecs>(rows + static_cast<ptrdiff_t>(j) * width + k, width,
                                                   job.q + static_cast<ptrdiff_t>(k) * kStrip, n, scores + j * kStrip,
                                                   k > 0, ahead);
       });
     }
-  }
-}
-
-// Online softmax of each head: scores become exp(score - m); factors are what the sums so far must be multiplied by.
-template <int Vecs>
-void softmax_heads(float* scores, int num, float scale, float* m, float* l, float* factors) {
-  for (int i = 0; i < Vecs * kLanes; i += kLanes) {
-    Vec largest = load(scores + i);
-    for (int j = 1; j < num; ++j) largest = max(largest, load(scores + j * kStrip + i));
-    const Vec old_m = load(m + i);
-    const Vec new_m = max(largest * splat(scale), old_m);
-    Vec sum = zeros();
-    for (int j = 0; j < num; ++j) {
-      const Vec p = exponential(load(scores + j * kStrip + i) * splat(scale) - new_m);
-      store(scores + j * kStrip + i, p);
-      sum = sum + p;
-    }
-    const Vec factor = exponential(old_m - new_m);  // 0 the first time, when old_m is -inf
-    store(factors + i, factor);
-    store(m + i, new_m);
-    store(l + i, fma(load(l + i), factor, sum));
   }
 }
 
@@ -136,15 +104,16 @@ void add_strip(const float* p, int heads, const float* values, ptrdiff_t width, 
 void add_values(const LatentBlock& job, const float* p, Ahead& ahead) {
   const int rank = job.rank;
   const int width = rank + job.rope;
+  const auto* rows = static_cast<const float*>(job.rows);
   int col = 0;
   for (; col + kStrip <= rank; col += kStrip) {
-    add_strip(p, job.heads, job.rows + col, width, job.num, job.state.acc + col, rank, ahead);
+    add_strip(p, job.heads, rows + col, width, job.num, job.state.acc + col, rank, ahead);
   }
   if (col == rank) return;
   float values[kPage * kStrip] = {};
   float sums[kStrip * kStrip] = {};
   for (int j = 0; j < job.num; ++j) {
-    for (int i = col; i < rank; ++i) values[j * kStrip + i - col] = job.rows[static_cast<ptrdiff_t>(j) * width + i];
+    for (int i = col; i < rank; ++i) values[j * kStrip + i - col] = rows[static_cast<ptrdiff_t>(j) * width + i];
   }
   add_strip(p, job.heads, values, kStrip, job.num, sums, kStrip, ahead);
   for (int h = 0; h < job.heads; ++h) {
@@ -153,12 +122,11 @@ void add_values(const LatentBlock& job, const float* p, Ahead& ahead) {
   }
 }
 
+// One strip of heads.
 template <int Vecs>
-void attend_heads(const LatentBlock& job) {
+void attend_heads(const LatentBlock& job, Ahead& ahead) {
   float scores[kPage * kStrip];
   float factors[kStrip] = {};
-  Ahead ahead{static_cast<const char*>(job.next), static_cast<const char*>(job.next) + job.next_bytes};
-  if (job.next == nullptr) ahead.at = ahead.last = reinterpret_cast<const char*>(job.rows);
   score_keys<Vecs>(job, scores, ahead);
   softmax_heads<Vecs>(scores, job.num, job.softmax_scale, job.state.m, job.state.l, factors);
   for (int h = 0; h < job.heads; ++h) {
@@ -167,7 +135,30 @@ void attend_heads(const LatentBlock& job) {
   add_values(job, scores, ahead);
 }
 
+size_t head_strip_floats(int width) { return static_cast<size_t>(padded(width)) * kStrip; }
+
+void pack_heads(const float* const* q, int num_heads, int width, bool /*bf16*/, float* out) {
+  pack(q, num_heads, width, WeightType::f32, out);
+}
+
 void attend_latent(const LatentBlock& job) {
-  if (job.heads > kLanes) return attend_heads<kStripVecs>(job);
-  attend_heads<1>(job);
+  const int width = job.rank + job.rope;
+  Ahead ahead(job);
+  LatentBlock strip = job;
+  if (job.bf16) {
+    bf16_to_f32(static_cast<const uint16_t*>(job.rows), job.scratch, job.num * width);
+    strip.rows = job.scratch;
+  }
+  for (int left = job.heads; left > 0; left -= kStrip) {
+    strip.heads = smaller(kStrip, left);
+    if (strip.heads > kLanes) {
+      attend_heads<kStripVecs>(strip, ahead);
+    } else {
+      attend_heads<1>(strip, ahead);
+    }
+    strip.q += head_strip_floats(width);
+    strip.state.m += kStrip;
+    strip.state.l += kStrip;
+    strip.state.acc += static_cast<ptrdiff_t>(kStrip) * job.rank;
+  }
 }

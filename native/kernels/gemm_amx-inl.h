@@ -5,8 +5,6 @@
 template <class W>
 struct Gemm;
 
-constexpr int kTerms = 3;
-constexpr int kTermTiles = kTerms * kTileSize;  // a tile of each term
 constexpr int kPanelRows = 48;                  // three tiles of sums: as many as each of a strip's tiles is loaded for
 constexpr int kPanelRowTiles = kPanelRows / kTileRows;
 constexpr int kPanelBytes = kBlock / kTileGroup * 2 * kPanelRowTiles * kTileSize;
@@ -20,12 +18,7 @@ KERNEL_INLINE uint8_t* operand_row(float* strip, int k) {
 
 // Columns k and k + 1 of 16 tokens.
 KERNEL_INLINE void store_pair(float* strip, int k, Vec even, Vec odd) {
-  uint8_t* at = operand_row(strip, k);
-  KERNEL_UNROLL for (int term = 0; term < kTerms; ++term, at += kTileSize) {
-    _mm512_storeu_si512(at, pair_bf16(even, odd));
-    even = even - bf16_part(even);
-    odd = odd - bf16_part(odd);
-  }
+  store_terms(even, odd, operand_row(strip, k));
 }
 
 // Column k alone, where somebody else has the other one of its pair.

@@ -20,6 +20,8 @@ constexpr Kernels make_table(const char* name) {
   table.gemm_pair = gemm_pair;
   table.unpack = unpack;
   table.gemm_scratch_floats = gemm_scratch_floats;
+  table.head_strip_floats = head_strip_floats;
+  table.pack_heads = pack_heads;
   table.attend_latent = attend_latent;
   table.attend_queries = attend_queries;
   table.attend_queries_scratch_floats = attend_queries_scratch_floats;

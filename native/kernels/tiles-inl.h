@@ -8,6 +8,8 @@
 constexpr int kTileRows = 16;
 constexpr int kTileRowBytes = 64;
 constexpr int kTileSize = kTileRows * kTileRowBytes;  // bytes
+constexpr int kTerms = 3;
+constexpr int kTermTiles = kTerms * kTileSize;        // a tile of each term
 constexpr int kTileGroup = 64;                        // weights of a row decoded at once: a row of two tiles
 
 // The tile registers of this thread, while it lives.
@@ -43,6 +45,15 @@ KERNEL_INLINE Vec bf16_part(Vec x) {
 // Those parts of two vectors side by side: lane i has x's in its low half, y's in its high one.
 KERNEL_INLINE __m512i pair_bf16(Vec x, Vec y) {
   return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(x.v), 16), _mm512_castps_si512(bf16_part(y).v));
+}
+
+// A row of a tile, and the same one of the tiles of the next terms.
+KERNEL_INLINE void store_terms(Vec x, Vec y, uint8_t* at) {
+  KERNEL_UNROLL for (int term = 0; term < kTerms; ++term, at += kTileSize) {
+    _mm512_storeu_si512(at, pair_bf16(x, y));
+    x = x - bf16_part(x);
+    y = y - bf16_part(y);
+  }
 }
 
 // A row's next 64 weights as BF16: of each 16 the first 8 in `first`, the others in `last`; zeros behind the first n.

@@ -9,8 +9,6 @@
 namespace localmoe {
 namespace {
 
-constexpr int kLaneHeads = 16;   // heads that one attend_latent() call takes
-constexpr int kMaxBlock = 32;    // heads that share one read of the latents
 constexpr int kMaxStates = 64;   // of a run, unless it has more tokens and blocks of heads than that
 constexpr int kMaxSpans = 32;    // of a token: each one's state must be merged
 constexpr int kSpanPages = 2;    // fewest pages of a span
@@ -27,21 +25,20 @@ struct AbsorbedAttention::Work {
   float* state;
 };
 
-int AbsorbedAttention::block_heads() const { return std::min(kMaxBlock, of_.shape.num_heads); }
-int AbsorbedAttention::num_blocks() const { return ceil_div(of_.shape.num_heads, kMaxBlock); }
-int AbsorbedAttention::num_strips() const { return ceil_div(of_.shape.num_heads, kLaneHeads); }
+int AbsorbedAttention::block_heads() const { return std::min(kHeads, of_.shape.num_heads); }
+int AbsorbedAttention::num_blocks() const { return ceil_div(of_.shape.num_heads, kHeads); }
+int AbsorbedAttention::num_strips() const { return ceil_div(of_.shape.num_heads, kStrip); }
 size_t AbsorbedAttention::row_floats() const { return static_cast<size_t>(of_.shape.num_heads * of_.width()); }
-size_t AbsorbedAttention::strip_floats() const { return static_cast<size_t>(localmoe::padded(of_.width())) * kLaneHeads; }
 int AbsorbedAttention::head_tiles() const { return of_.shape.num_heads * ceil_div(num_rows(), kAbsorbRows); }
 
 // A state: the block's sums, then m and l of its heads in lanes.
 size_t AbsorbedAttention::state_floats() const {
-  return static_cast<size_t>(block_heads()) * static_cast<size_t>(of_.shape.rank) + 2 * kMaxBlock;
+  return static_cast<size_t>(block_heads()) * static_cast<size_t>(of_.shape.rank) + 2 * kHeads;
 }
 
-size_t AbsorbedAttention::scratch_floats(int max_tokens) const {
+size_t AbsorbedAttention::scratch_floats(int max_tokens, const Kernels& kernels) const {
   const int rows = std::min(max_tokens, kMaxRows);
-  return static_cast<size_t>(rows) * (row_floats() + static_cast<size_t>(num_strips()) * strip_floats()) +
+  return static_cast<size_t>(rows) * (row_floats() + static_cast<size_t>(num_strips()) * kernels.head_strip_floats(of_.width())) +
          static_cast<size_t>(std::max(kMaxStates, rows * num_blocks())) * state_floats();
 }
 
@@ -60,7 +57,7 @@ float* AbsorbedAttention::query(const Run& run, int row, int head) const {
   return run.scratch + static_cast<size_t>(row) * row_floats() + static_cast<size_t>(head * of_.width());
 }
 float* AbsorbedAttention::packed(const Run& run, int row, int strip) const {
-  return query(run, num_rows(), 0) + static_cast<size_t>(row * num_strips() + strip) * strip_floats();
+  return query(run, num_rows(), 0) + static_cast<size_t>(row * num_strips() + strip) * run.kernels->head_strip_floats(of_.width());
 }
 float* AbsorbedAttention::state(const Run& run, int row, int block, int span) const {
   return packed(run, num_rows(), 0) + static_cast<size_t>((row * num_blocks() + block) * num_spans_ + span) * state_floats();
@@ -106,10 +103,10 @@ void AbsorbedAttention::absorb(Run& run, int tile) const {
 void AbsorbedAttention::pack(Run& run, int tile) const {
   const int row = tile / num_strips();
   const int strip = tile % num_strips();
-  const int num = std::min(kLaneHeads, of_.shape.num_heads - strip * kLaneHeads);
-  std::array<const float*, kLaneHeads> heads{};
-  for (int h = 0; h < num; ++h) heads[static_cast<size_t>(h)] = query(run, row, strip * kLaneHeads + h);
-  run.kernels->pack(heads.data(), num, of_.width(), WeightType::f32, packed(run, row, strip));
+  const int num = std::min(kStrip, of_.shape.num_heads - strip * kStrip);
+  std::array<const float*, kStrip> heads{};
+  for (int h = 0; h < num; ++h) heads[static_cast<size_t>(h)] = query(run, row, strip * kStrip + h);
+  run.kernels->pack_heads(heads.data(), num, of_.width(), of_.cache.bf16, packed(run, row, strip));
 }
 
 // Neighbours in time read the same pages.
@@ -119,7 +116,7 @@ AbsorbedAttention::Work AbsorbedAttention::work_of(const Run& run, int tile) con
   work.row = tile / num_blocks() % num_rows();
   const int span = tile / num_blocks() / num_rows();
   const size_t token = static_cast<size_t>(tokens_[static_cast<size_t>(work.row)]);
-  work.heads = std::min(kMaxBlock, of_.shape.num_heads - work.block * kMaxBlock);
+  work.heads = std::min(kHeads, of_.shape.num_heads - work.block * kHeads);
   work.table = run.segments[static_cast<size_t>(run.segment_of[token])].table;
   work.context = run.positions[token] + 1;
   const int pages = ceil_div(work.context, kPage);
@@ -142,38 +139,32 @@ void AbsorbedAttention::attend(Run& run, int tile, int worker) const {
   const Work work = work_of(run, tile);
   const MlaShape& shape = of_.shape;
   float* m = work.state + block_heads() * shape.rank;
-  float* l = m + kMaxBlock;
+  float* l = m + kHeads;
   if (wave_ == 0) {
     std::memset(work.state, 0, sizeof(float) * state_floats());
-    std::fill_n(m, kMaxBlock, -std::numeric_limits<float>::infinity());
+    std::fill_n(m, kHeads, -std::numeric_limits<float>::infinity());
   }
-  const int strips = ceil_div(work.heads, kLaneHeads);
-  const float* queries = packed(run, work.row, work.block * (kMaxBlock / kLaneHeads));
+  const float* queries = packed(run, work.row, work.block * (kHeads / kStrip));
+  const auto page_bytes = static_cast<ptrdiff_t>(of_.cache.row_bytes()) * kPage;
   for (int page = work.first_page; page < work.end_page; ++page) {
     const int num = std::min(kPage, work.context - page * kPage);
-    const float* rows = of_.rows(run, work.table, page * kPage, num, run.scratch_of(worker));
-    const char* next = static_cast<const char*>(page_after(run, tile, work, page));
-    const ptrdiff_t next_bytes = next == nullptr ? 0 : static_cast<ptrdiff_t>(of_.cache.row_bytes()) * kPage / strips;
-    for (int s = 0; s < strips; ++s) {
-      const int h = s * kLaneHeads;
-      run.kernels->attend_latent({queries + static_cast<size_t>(s) * strip_floats(), std::min(kLaneHeads, work.heads - h), shape.rank, shape.rope_dim, rows, num,
-                                  shape.softmax_scale, {m + h, l + h, work.state + h * shape.rank}, next + s * next_bytes, next_bytes});
-    }
+    run.kernels->attend_latent({queries, work.heads, shape.rank, shape.rope_dim, of_.cache.row(work.table, page * kPage), of_.cache.bf16, num,
+                                shape.softmax_scale, {m, l, work.state}, page_after(run, tile, work, page), page_bytes, run.scratch_of(worker)});
   }
 }
 
 // A head's weighted latents over all spans.
 void AbsorbedAttention::merge(const Run& run, int row, int head, float* out) const {
   const int rank = of_.shape.rank;
-  const int h = head % kMaxBlock;
-  const auto m_of = [&](int span) { return state(run, row, head / kMaxBlock, span) + block_heads() * rank + h; };
+  const int h = head % kHeads;
+  const auto m_of = [&](int span) { return state(run, row, head / kHeads, span) + block_heads() * rank + h; };
   float m = -std::numeric_limits<float>::infinity();
   for (int span = 0; span < num_spans_; ++span) m = std::max(m, *m_of(span));
   float l = 0;
-  for (int span = 0; span < num_spans_; ++span) l += std::exp(*m_of(span) - m) * m_of(span)[kMaxBlock];
+  for (int span = 0; span < num_spans_; ++span) l += std::exp(*m_of(span) - m) * m_of(span)[kHeads];
   std::memset(out, 0, sizeof(float) * static_cast<size_t>(rank));
   for (int span = 0; span < num_spans_; ++span) {
-    const float* sums = state(run, row, head / kMaxBlock, span) + h * rank;
+    const float* sums = state(run, row, head / kHeads, span) + h * rank;
     run.kernels->add_scaled(out, sums, std::exp(*m_of(span) - m) / l, rank);
   }
 }

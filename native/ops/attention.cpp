@@ -80,7 +80,7 @@ class MlaAttention : public Op {
   }
 
   size_t scratch_floats(int max_tokens, const Kernels& kernels) const override {
-    return std::max(absorbed_.scratch_floats(max_tokens), expanded_.scratch_floats(max_tokens, kernels));
+    return std::max(absorbed_.scratch_floats(max_tokens, kernels), expanded_.scratch_floats(max_tokens, kernels));
   }
 
   size_t worker_floats(int /*max_tokens*/, const Kernels& kernels) const override {

@@ -36,7 +36,7 @@ class AbsorbedAttention {
 
   explicit AbsorbedAttention(const Attention& of) : of_(of) {}
 
-  size_t scratch_floats(int max_tokens) const;
+  size_t scratch_floats(int max_tokens, const Kernels& kernels) const;
   size_t worker_floats() const;
 
   void clear() { tokens_.clear(); }
@@ -63,7 +63,6 @@ class AbsorbedAttention {
   int num_strips() const;
   int head_tiles() const;
   size_t row_floats() const;
-  size_t strip_floats() const;
   size_t state_floats() const;
   float* query(const Run& run, int row, int head) const;
   float* packed(const Run& run, int row, int strip) const;

@@ -17,6 +17,7 @@ namespace {
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"
 #include "../kernels/gemm-inl.h"
+#include "../kernels/latents-inl.h"
 #include "../kernels/attend-inl.h"
 #include "../kernels/prefill-inl.h"
 #include "../kernels/table-inl.h"

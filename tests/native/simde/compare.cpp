@@ -255,27 +255,35 @@ void compare_activations() {
   }
 }
 
-void compare_decode_attention() {
-  for (const int rank : {512, 40, 7}) {
-    for (int heads = 1; heads <= kStrip; ++heads) {
-      const int rope = 6;
-      const int width = rank + rope;
-      const int num = std::min(kPage, 7 * heads + 3);
-      Floats q(static_cast<size_t>(padded(width)) * kStrip);
-      for (int i = 0; i < width * kStrip; ++i) q[i] = i % kStrip < heads ? normal(1)[0] : 0.0F;
-      const Floats keys = normal(static_cast<size_t>(num) * width);
-      compare("attend_latent, " + std::to_string(heads) + " heads, rank " + std::to_string(rank), [&](const Kernels& k) {
-        Floats m(kStrip, -std::numeric_limits<float>::infinity());
-        Floats l(kStrip);
-        Floats acc(static_cast<size_t>(heads) * rank);
-        for (int page = 0; page < 2; ++page) {  // the same keys twice: the second time nothing is larger
-          k.attend_latent({q.data(), heads, rank, rope, keys.data(), num, 0.05F, {m.data(), l.data(), acc.data()}, nullptr, 0});
-        }
-        acc.insert(acc.end(), l.begin(), l.begin() + heads);
-        return acc;
-      });
+// A page whose other rows are no numbers, twice: the second time nothing is larger.
+void compare_decode_attention(int heads, int rank, bool bf16) {
+  const int rope = 6;
+  const int width = rank + rope;
+  const int num = std::min(kPage, 7 * heads + 3);
+  const Floats q = normal(static_cast<size_t>(heads) * width);
+  Floats keys = normal(static_cast<size_t>(num) * width);
+  keys.resize(static_cast<size_t>(kPage) * width, kNan);
+  std::vector<uint16_t> narrow(keys.size());
+  kScalarKernels.f32_to_bf16(keys.data(), narrow.data(), static_cast<int>(keys.size()));
+  const void* rows = bf16 ? static_cast<const void*>(narrow.data()) : keys.data();
+  const std::string at = std::to_string(heads) + " heads, rank " + std::to_string(rank) + (bf16 ? ", BF16" : "");
+  compare("attend_latent, " + at, [&](const Kernels& k) {
+    const size_t strip = k.head_strip_floats(width);
+    Floats packed((heads + kStrip - 1) / kStrip * strip);
+    for (int h = 0; h < heads; h += kStrip) {
+      const auto in_strip = rows_of(&q[static_cast<size_t>(h) * width], std::min(kStrip, heads - h), width);
+      k.pack_heads(in_strip.data(), static_cast<int>(in_strip.size()), width, bf16, &packed[h / kStrip * strip]);
     }
-  }
+    Floats m(kHeads, -std::numeric_limits<float>::infinity());
+    Floats l(kHeads);
+    Floats acc(static_cast<size_t>(heads) * rank);
+    Floats scratch(keys.size());
+    for (int page = 0; page < 2; ++page) {
+      k.attend_latent({packed.data(), heads, rank, rope, rows, bf16, num, 0.05F, {m.data(), l.data(), acc.data()}, nullptr, 0, scratch.data()});
+    }
+    acc.insert(acc.end(), l.begin(), l.begin() + heads);
+    return acc;
+  });
 }
 
 // A block of queries against two spans of 70 and 150 keys, the last of them the queries' own.
@@ -313,7 +321,12 @@ int main(int, char** names) {
   compare_activations();
   compare_products();
   compare_splits();
-  compare_decode_attention();
+  for (const int rank : {512, 40, 7}) {
+    for (const bool bf16 : {false, true}) {
+      for (int heads = 1; heads <= kStrip; ++heads) compare_decode_attention(heads, rank, bf16);
+      for (const int heads : {17, 31, 32}) compare_decode_attention(heads, rank, bf16);
+    }
+  }
   for (const int num : {1, 5, 48}) {
     compare_prefill(num, 26, 13);
     compare_prefill(num, 192, 128);
