@@ -1,8 +1,7 @@
 """The view into the engine: figures that were measured, and the plan in its own words."""
 
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from localmoe.engine.request import EngineInfo
 from localmoe.events import Stats, Workers
@@ -17,6 +16,7 @@ _SPARK_CELLS = 14
 _LABEL_CELLS = 11
 _INNER_CELLS = 37  # within border, padding and scroll bar
 _HEAT_ROWS = 5
+_LINE_BREAK = Content("\n")
 _ISA = {
     "scalar": "scalar, no vectors",
     "avx2": "AVX2",
@@ -34,11 +34,7 @@ class EnginePanel(VerticalScroll, can_focus=False):
     DEFAULT_CSS = """
     EnginePanel {
         width: 42; padding: 1 1 0 2; border-left: vkey $foreground 20%; display: none; scrollbar-size: 1 1;
-        & > Static { height: auto; margin-bottom: 1; }
-        & > .plan { height: auto; color: $text-muted; }
-        & > .plan > .dot { width: 2; }
-        & > .plan > .sentence { width: 1fr; height: auto; }
-        & > .heading { margin: 0; text-style: bold; color: $primary; }
+        & > Line { height: auto; margin-bottom: 1; }
     }
     """
 
@@ -50,33 +46,30 @@ class EnginePanel(VerticalScroll, can_focus=False):
         """Fills the panel, once there is an engine to look into."""
         self.empty()
         self._speed, self._lanes, self._heat, self._memory, self._engine = (Line() for _ in range(5))
-        self._lanes_title = Line("Lanes", classes="heading")
-        self._heat_title = Line("Experts", classes="heading")
-        self.mount(_heading("Speed"), self._speed)
-        self.mount(self._lanes_title, self._lanes, self._heat_title, self._heat)
-        self.mount(_heading("Memory"), self._memory, _heading("Engine"), self._engine)
-        self.mount(_heading("Plan"), *map(_sentence, info.plan))
+        plan = Line(_section("Plan", *map(_sentence, info.plan)))
+        self.mount(self._speed, self._lanes, self._heat, self._memory, self._engine, plan)
 
     def show_figures(self, readings: Readings) -> None:
         """Draws what changed."""
-        if readings.info:
-            self._speed.show(_speed(readings))
-            self._lanes_title.show(Content(lanes_title(readings.lanes, is_running=readings.is_busy)))
-            is_reading = readings.phase == "prefill"
-            self._lanes.show(lanes_rows(readings.lanes, _INNER_CELLS, is_reading=is_reading))
-            self._heat_title.show(Content(heat_title(readings.heat)))
-            self._heat.show(heat_rows(readings.heat, _HEAT_ROWS))
-            self._memory.show(_memory(readings.info, readings.stats))
-            self._engine.show(_engine(readings.info))
+        if not readings.info:
+            return
+        is_reading = readings.phase == "prefill"
+        lanes = lanes_title(readings.lanes, is_running=readings.is_busy)
+        self._speed.show(_section("Speed", _speed(readings)))
+        self._lanes.show(_section(lanes, lanes_rows(readings.lanes, _INNER_CELLS, is_reading=is_reading)))
+        self._heat.show(_section(heat_title(readings.heat), heat_rows(readings.heat, _HEAT_ROWS)))
+        self._memory.show(_section("Memory", _memory(readings.info, readings.stats)))
+        self._engine.show(_section("Engine", _engine(readings.info)))
 
 
-def _heading(name: str) -> Static:
-    return Static(name, classes="heading", markup=False)
+def _section(title: str, *rows: Content) -> Content:
+    return _LINE_BREAK.join([Content.styled(title, "bold $primary"), *rows])
 
 
-def _sentence(text: str) -> Horizontal:
-    dot = Static("·", classes="dot", markup=False)
-    return Horizontal(dot, Static(printable(text), classes="sentence", markup=False), classes="plan")
+def _sentence(text: str) -> Content:
+    """Behind a dot, its further lines too."""
+    lines = Content(printable(text)).wrap(_INNER_CELLS - 2)
+    return _LINE_BREAK.join([("· " if n == 0 else "  ") + line for n, line in enumerate(lines)]).stylize("$text-muted")
 
 
 def _speed(readings: Readings) -> Content:
@@ -119,7 +112,7 @@ def _workers(workers: Workers) -> list[tuple[str, ...]]:
 
 def _memory(info: EngineInfo, stats: Stats | None) -> Content:
     used, limit = (stats.context_tokens if stats else 0), info.context_limit
-    return Content("\n").join(
+    return _LINE_BREAK.join(
         [
             _row("Context", f"{figures.tokens(used)} of {figures.tokens(limit)} tok"),
             _row("Cached", f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} tok" if stats else figures.UNKNOWN),
@@ -143,7 +136,7 @@ def _engine(info: EngineInfo) -> Content:
 
 
 def _rows(*rows: tuple[str, ...]) -> Content:
-    return Content("\n").join([_row(*row) for row in rows])
+    return _LINE_BREAK.join([_row(*row) for row in rows])
 
 
 def _row(label: str, value: str, bars: str = "") -> Content:

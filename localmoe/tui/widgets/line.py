@@ -7,9 +7,9 @@ from textual.widgets import Static
 class Line(Static):
     """Draws only what changed, and without a new layout: the figures change many times a second."""
 
-    def __init__(self, content: str = "", *, id: str | None = None, classes: str = "") -> None:
+    def __init__(self, content: str | Content = "", *, id: str | None = None, classes: str = "") -> None:
         super().__init__(content, id=id, classes=classes, markup=False)
-        self._shown = Content(content)
+        self._shown = content if isinstance(content, Content) else Content(content)
 
     def show(self, content: Content) -> None:
         """Draws `content` where it differs from what is there."""
