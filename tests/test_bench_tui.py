@@ -36,20 +36,23 @@ def test_a_program_that_ends_shows_nothing_more():
 
 
 def test_rows_of_the_real_chat(tmp_path, monkeypatch):
-    for name, number in {"NUM_ROUNDS": 1, "NUM_KEYS": 3, "NUM_TOKENS": 512, "BETWEEN_KEYS_S": 0.01}.items():
-        monkeypatch.setattr(tui, name, number)
+    lengths = {"tui-overhead": 512, "tui-overhead-short": 256}
+    for name, value in {"NUM_ROUNDS": 1, "NUM_KEYS": 3, "LENGTHS": lengths, "BETWEEN_KEYS_S": 0.01}.items():
+        monkeypatch.setattr(tui, name, value)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     write_checkpoint(tmp_path / "model", replace(TINY, num_hidden_layers=8, vocab_size=8192), seed=1)
-    overhead, echo, late = tui.measure(Settings(threads=1), str(tmp_path / "model"), Ears())
-    assert [row.case for row in (overhead, echo, late)] == ["tui-overhead", "tui-echo", "tui-echo-p90"]
-    assert overhead.value > 0 and overhead.ratio == pytest.approx(overhead.value / overhead.reference)
+    overhead, echo, late, short = tui.measure(Settings(threads=1), str(tmp_path / "model"), Ears())
+    assert [row.case for row in (overhead, short)] == list(lengths)
+    assert [row.case for row in (echo, late)] == ["tui-echo", "tui-echo-p90"]
+    for row in overhead, short:
+        assert row.value > 0 and row.ratio == pytest.approx(row.value / row.reference)
     assert 0 < echo.value <= late.value and echo.reference == 50
     assert echo.ratio == pytest.approx(echo.value / 50)
 
 
 def test_a_model_too_fast_to_type_into_has_no_echo(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(tui, "NUM_TOKENS", 4)
+    monkeypatch.setattr(tui, "LENGTHS", {"tui-overhead": 4})
     write_checkpoint(tmp_path / "model", TINY, seed=1)
     ears = Ears()
     rows = list(tui.measure(Settings(threads=1), str(tmp_path / "model"), ears))
@@ -59,4 +62,4 @@ def test_a_model_too_fast_to_type_into_has_no_echo(tmp_path, monkeypatch):
 
 def test_a_chat_that_cannot_open_is_said(tmp_path):
     with pytest.raises(LocalmoeError, match="did not open"):
-        tui._Chat(str(tmp_path / "nowhere"), Settings(), str(tmp_path))
+        tui._Chat(str(tmp_path / "nowhere"), Settings(), str(tmp_path), 4)

@@ -1,5 +1,7 @@
 """Suite tui: what the chat costs beside the same model without a screen, and how soon a key shows while it streams.
 
+An answer costs most where it begins, so answers of a usual length and short ones are measured apart.
+
 The chat is the real program on a pseudo-terminal, its engine panel on. Both sides answer the same question in turn, so
 that whatever else the machine does hits both, and contexts grow alike.
 """
@@ -26,7 +28,7 @@ from localmoe.settings import Settings
 
 PROGRAM = "from localmoe.cli import main; main()"
 QUESTION = "Tell me everything."
-NUM_TOKENS = 192
+LENGTHS = {"tui-overhead": 768, "tui-overhead-short": 192}  # tokens of an answer
 NUM_ROUNDS = 7
 NUM_KEYS = 40
 NUM_TRIES = 3  # answers in a row that end before a key can be typed
@@ -46,34 +48,33 @@ class NotMeasuredError(Exception):
 
 
 def measure(settings: Settings, model: str | None, listener: Listener) -> Iterator[Row]:
-    """The rows `tui-overhead`, `tui-echo` and `tui-echo-p90`."""
+    """The rows `tui-overhead`, `tui-overhead-short`, `tui-echo` and `tui-echo-p90`."""
     name = str(resolve(model).folder.absolute() if model else bench_checkpoint(listener))
-    listener.progress(f"tui: opening {name}, twice")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        closing(_Chat(name, settings, folder)) as chat,
-        closing(_Headless(name, settings)) as headless,
-    ):
-        for case, rows in {
-            "tui-overhead": _overhead(chat, headless, listener),
-            "tui-echo": _echo(chat, listener),
-        }.items():
-            try:
-                yield from rows
-            except NotMeasuredError as reason:
-                listener.warn(f"{case} is left out: {reason}")
+    with closing(_Headless(name, settings)) as headless:
+        for case, length in LENGTHS.items():
+            listener.progress(f"{case}: opening {name}")
+            with tempfile.TemporaryDirectory() as folder, closing(_Chat(name, settings, folder, length)) as chat:
+                cases = {case: _overhead(case, chat, headless, listener)}
+                if length == max(LENGTHS.values()):
+                    cases["tui-echo"] = _echo(chat, listener)
+                for row_name, rows in cases.items():
+                    try:
+                        yield from rows
+                    except NotMeasuredError as reason:
+                        listener.warn(f"{row_name} is left out: {reason}")
 
 
-def _overhead(chat: "_Chat", headless: "_Headless", listener: Listener) -> Iterator[Row]:
-    chat.answer(), headless.answer()  # nobody times the first
+def _overhead(case: str, chat: "_Chat", headless: "_Headless", listener: Listener) -> Iterator[Row]:
+    length = LENGTHS[case]
+    chat.answer(), headless.answer(length)  # nobody times the first
     pairs: list[tuple[float, float]] = []
     for number in range(NUM_ROUNDS):
-        listener.progress(f"tui-overhead: {number + 1} of {NUM_ROUNDS}")
-        pairs.append((chat.answer(), headless.answer()))
+        listener.progress(f"{case}: {number + 1} of {NUM_ROUNDS}, {length} tokens")
+        pairs.append((chat.answer(), headless.answer(length)))
     value, reference = (median(side) for side in zip(*pairs, strict=True))
     ratio = median(a / b for a, b in pairs)
     against = "the same answer without a screen"
-    yield Row("tui", "tui-overhead", "tok_s", value, "tok/s", reference, ratio, headless.isa, against)
+    yield Row("tui", case, "tok_s", value, "tok/s", reference, ratio, headless.isa, against)
 
 
 def _echo(chat: "_Chat", listener: Listener) -> Iterator[Row]:
@@ -95,16 +96,16 @@ class _Headless:
     def isa(self) -> str:
         return self._engine.info.isa
 
-    def answer(self) -> float:
+    def answer(self, num_tokens: int) -> float:
         """Tokens per second of the next answer."""
         self._messages.append(Message("user", QUESTION))
-        request = Request(Conversation(tuple(self._messages)), Sampling(**SAMPLING), NUM_TOKENS)  # type: ignore[arg-type]
+        request = Request(Conversation(tuple(self._messages)), Sampling(**SAMPLING), num_tokens)  # type: ignore[arg-type]
         for event in self._engine.submit(request).events():
             if isinstance(event, Failed):
                 raise LocalmoeError(event.message, event.hint)
             if isinstance(event, Finished):
                 self._messages.append(Message("assistant", event.text, event.reasoning))
-                if event.completion_tokens < NUM_TOKENS // 2 or not event.decode_tok_s:
+                if event.completion_tokens < num_tokens // 2 or not event.decode_tok_s:
                     raise NotMeasuredError("the model ends its answers after a few tokens")
                 return event.decode_tok_s
         raise LocalmoeError("the engine broke off its answer", "run it again; if it stays, please report it")
@@ -114,11 +115,11 @@ class _Headless:
 
 
 class _Chat:
-    """The chat on a terminal of 120 columns."""
+    """The chat on a terminal of 120 columns, with answers of `num_tokens`."""
 
-    def __init__(self, model: str, settings: Settings, folder: str) -> None:
+    def __init__(self, model: str, settings: Settings, folder: str, num_tokens: int) -> None:
         threads = ("--threads", str(settings.threads)) if settings.threads else ()
-        self._terminal = Terminal(PROGRAM, "chat", "-m", model, *threads, environment=_environment(folder))
+        self._terminal = Terminal(PROGRAM, "chat", "-m", model, *threads, environment=_environment(folder, num_tokens))
         if not self._terminal.shows(lambda seen: "Plan" in plain(seen), OPEN_S):
             self.close()
             raise self._failure("did not open the model")
@@ -180,7 +181,7 @@ def _has_ended(seen: bytes) -> bool:
     return "Enter send" in plain(seen)
 
 
-def _environment(folder: str) -> Mapping[str, str]:
+def _environment(folder: str, num_tokens: int) -> Mapping[str, str]:
     """Settings of the chat: what it saves, it saves in `folder`."""
-    chosen = {**SAMPLING, "max_tokens": NUM_TOKENS, "share": "no"}  # an engine of its own is measured
+    chosen = {**SAMPLING, "max_tokens": num_tokens, "share": "no"}  # an engine of its own is measured
     return {"XDG_DATA_HOME": folder, **{f"LOCALMOE_{name.upper()}": str(value) for name, value in chosen.items()}}

@@ -93,9 +93,6 @@ class StagedChat(ChatApp):
     def prompt(self) -> Prompt:
         return self.chat.query_one(Prompt)
 
-    def on_ready(self) -> None:
-        self.prompt.cursor_blink = False
-
     def on_unmount(self) -> None:
         self.transfers.close()
         self.bridge.close()

@@ -35,7 +35,6 @@ async def test_the_picture_shows_what_the_program_says(request, monkeypatch, tmp
         chat = app.screen
         await until(pilot, lambda: chat.readings.phase != "opening", 120)
         assert chat.readings.info, "the embedded model cannot be opened"
-        chat.query_one("Prompt").cursor_blink = False
         for number, question in enumerate(QUESTIONS, 1):
             chat.query_one("Prompt").insert(question)
             await pilot.press("enter")

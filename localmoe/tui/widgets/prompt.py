@@ -37,6 +37,7 @@ class Prompt(TextArea):
 
     def __init__(self, keymap: Keymap | None = None, history: PromptHistory | None = None) -> None:
         super().__init__(placeholder="Ask something", tab_behavior="focus", highlight_cursor_line=False)
+        self.cursor_blink = False  # each blink would take a core from the answer for some milliseconds
         self.blocks = Blocks()
         self.past = history or PromptHistory(None)
         self._recalled = ""
