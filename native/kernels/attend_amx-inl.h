@@ -4,8 +4,8 @@
 // goes as three BF16 terms on both sides, and of their nine products the six largest count: what is left out is below
 // FP32's own rounding. A BF16 cache is one term, and its keys are read as they lie.
 
-constexpr int kTileCols = 32;                             // columns of a left tile
-constexpr int kScorePanel = 192;                      // columns summed up in tiles: fewer roundings of large sums
+constexpr int kTileCols = 32;                              // columns of a left tile
+constexpr int kScorePanel = 192;                           // columns summed up in tiles: fewer roundings of large sums
 constexpr int kPageSize = kPage / kTileCols * kTermTiles;  // bytes of a strip's probabilities
 
 // One or two tiles of a factor, the second one `apart` bytes behind; the tiles of each next term kTileSize behind.
@@ -43,14 +43,14 @@ KERNEL_INLINE void store_sums(TileSums (&sums)[4]) {
 // Products of that many terms on each side that count.
 constexpr int products_of(int left_terms, int right_terms) { return left_terms * right_terms == kTerms * kTerms ? 6 : left_terms * right_terms; }
 
-// What is done while a product runs, as a core does not look far enough ahead to find it: rows [from, to) of `rows`.
+// Rows [from, to) of those that a step needs.
 template <int From, int To>
-struct Share {
+struct Range {
   static constexpr int from = From, to = To;
 };
 
-// Tiles 0 and 1 += left 4 times right 6 and 7; tiles 2 and 3 += left 5 times those. between(Share) is called after each
-// product, with all of the next step's Rows rows together.
+// Tiles 0 and 1 += left 4 times right 6 and 7; tiles 2 and 3 += left 5 times those. After each product between(range) does
+// what the vectors have to do meanwhile, for Rows rows in all: a core does not look far enough ahead to find it.
 template <int Lefts, int Rights, int LeftTerms, int RightTerms, int Rows, int Product = 0, int I = 0, int J = 0, class Between>
 KERNEL_INLINE void multiply_terms(const Factor& left, const Factor& right, Between between) {
   constexpr int kProducts = products_of(LeftTerms, RightTerms);
@@ -64,7 +64,7 @@ KERNEL_INLINE void multiply_terms(const Factor& left, const Factor& right, Betwe
   if constexpr (Rights > 1) _tile_dpbf16ps(1, 4, 7);
   if constexpr (Lefts > 1) _tile_dpbf16ps(2, 5, 6);
   if constexpr (Lefts > 1 && Rights > 1) _tile_dpbf16ps(3, 5, 7);
-  between(Share<Product * Rows / kProducts, (Product + 1) * Rows / kProducts>{});
+  between(Range<Product * Rows / kProducts, (Product + 1) * Rows / kProducts>{});
   if constexpr (J + 1 < smaller(RightTerms, kTerms - I)) {
     multiply_terms<Lefts, Rights, LeftTerms, RightTerms, Rows, Product + 1, I, J + 1>(left, right, between);
   } else if constexpr (I + 1 < LeftTerms) {
@@ -72,32 +72,31 @@ KERNEL_INLINE void multiply_terms(const Factor& left, const Factor& right, Betwe
   }
 }
 
-// One side's tiles, a step after the other, from rows of a page: those of the step to come are laid out, a share at a time,
-// while those of the current one are multiplied.
+// Rows of a page become one side's tiles: those of the step to come, range by range, while the current one's are multiplied.
 
 // Columns [k, k + 32) of 32 keys, `count` of them there; of FP32 a key's columns i and i + 16 side by side.
-template <class Share>
-KERNEL_INLINE void lay_out_keys(Share, const float* p, ptrdiff_t width, int count, uint8_t* room, Ahead& ahead) {
-  ahead.ask<Share::to - Share::from>();
+template <class Rows>
+KERNEL_INLINE void lay_out_keys(Rows, const float* p, ptrdiff_t width, int count, uint8_t* room, Ahead& ahead) {
+  ahead.ask<Rows::to - Rows::from>();
   if (count >= kTileCols) {
-    KERNEL_UNROLL for (int j = Share::from; j < Share::to; ++j) {
+    KERNEL_UNROLL for (int j = Rows::from; j < Rows::to; ++j) {
       const float* row = p + j * width;
       store_terms(load(row), load(row + kLanes), room + j / kTileRows * kTermTiles + j % kTileRows * kTileRowBytes);
     }
     return;
   }
-  for (int j = Share::from; j < Share::to; ++j) {
+  for (int j = Rows::from; j < Rows::to; ++j) {
     const float* row = p + j * width;
     store_terms(load_first(row, count), load_first(row + kLanes, count - kLanes),
                 room + j / kTileRows * kTermTiles + j % kTileRows * kTileRowBytes);
   }
 }
 
-template <class Share>
-KERNEL_INLINE void lay_out_keys(Share, const uint16_t* p, ptrdiff_t width, int count, uint8_t* room, Ahead& ahead) {
-  ahead.ask<(Share::to - Share::from) / 2>();
+template <class Rows>
+KERNEL_INLINE void lay_out_keys(Rows, const uint16_t* p, ptrdiff_t width, int count, uint8_t* room, Ahead& ahead) {
+  ahead.ask<(Rows::to - Rows::from) / 2>();
   if (count >= kTileCols) return;  // they are read as they lie
-  for (int j = Share::from; j < Share::to; ++j) {
+  for (int j = Rows::from; j < Rows::to; ++j) {
     uint8_t* at = room + j / kTileRows * kTermTiles + j % kTileRows * kTileRowBytes;
     _mm512_storeu_si512(at, _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, p + j * width));
   }
@@ -117,17 +116,17 @@ KERNEL_INLINE Vec load_values(const float* p) { return load(p); }
 KERNEL_INLINE Vec load_values(const uint16_t* p) { return load_bf16(p); }
 
 // 32 columns, `count` of them there, of 32 keys, `num` of them there; those of keys i and i + 16 side by side.
-template <class Share, class Element>
-KERNEL_INLINE void lay_out_values(Share, const Element* p, ptrdiff_t width, int num, int count, uint8_t* room, Ahead& ahead) {
-  ahead.ask<(Share::to - Share::from) * static_cast<int>(sizeof(Element)) * 3 / 4>();
+template <class Rows, class Element>
+KERNEL_INLINE void lay_out_values(Rows, const Element* p, ptrdiff_t width, int num, int count, uint8_t* room, Ahead& ahead) {
+  ahead.ask<(Rows::to - Rows::from) * static_cast<int>(sizeof(Element)) * 3 / 4>();
   if (num >= kTileCols && count >= kTileCols) {
-    KERNEL_UNROLL for (int i = 2 * Share::from; i < 2 * Share::to; ++i) {
+    KERNEL_UNROLL for (int i = 2 * Rows::from; i < 2 * Rows::to; ++i) {
       const Element* first = p + i / 2 * width + i % 2 * kLanes;
       store_values(load_values(first), load_values(first + kTileRows * width), p, room + i / 2 * kTileRowBytes + i % 2 * kTermTiles);
     }
     return;
   }
-  for (int i = 2 * Share::from; i < 2 * Share::to; ++i) {
+  for (int i = 2 * Rows::from; i < 2 * Rows::to; ++i) {
     const Element* first = p + i / 2 * width + i % 2 * kLanes;
     const int columns = count - i % 2 * kLanes;
     const Vec x = load_first(first, i / 2 < num ? columns : 0);
@@ -147,12 +146,12 @@ void score_keys(const LatentBlock& job, const Element* rows, float* scores, uint
   const auto strip_bytes = static_cast<ptrdiff_t>(head_strip_floats(width) * sizeof(float));
   const auto* q = reinterpret_cast<const uint8_t*>(job.q);
   alignas(64) TileSums sums[4];
-  const auto lay_out = [&](int step, auto share) __attribute__((always_inline)) {
+  const auto lay_out = [&](int step, auto range) __attribute__((always_inline)) {
     const int key = step / steps * kTileCols;
     const int k = step % steps * kTileCols;
-    lay_out_keys(share, rows + static_cast<ptrdiff_t>(key) * width + k, width, width - k, rooms[step % 2], ahead);
+    lay_out_keys(range, rows + static_cast<ptrdiff_t>(key) * width + k, width, width - k, rooms[step % 2], ahead);
   };
-  lay_out(0, Share<0, kTileCols>{});
+  lay_out(0, Range<0, kTileCols>{});
   for (int step = 0; step < total; ++step) {
     const int key = step / steps * kTileCols;
     const int k = step % steps * kTileCols;
@@ -160,8 +159,8 @@ void score_keys(const LatentBlock& job, const Element* rows, float* scores, uint
     const Factor keys = laid_out_keys(rows + static_cast<ptrdiff_t>(key) * width + k, width, width - k, rooms[step % 2]);
     keep_order();
     const Factor heads{q + step % steps * kTermTiles, strip_bytes, kTileRowBytes};
-    multiply_terms<2, Strips, kKeyTerms, kTerms, kTileCols>(keys, heads, [&](auto share) __attribute__((always_inline)) {
-      if (step + 1 < total) lay_out(step + 1, share);
+    multiply_terms<2, Strips, kKeyTerms, kTerms, kTileCols>(keys, heads, [&](auto range) __attribute__((always_inline)) {
+      if (step + 1 < total) lay_out(step + 1, range);
     });
     if (k + kTileCols < width && (k + kTileCols) % kScorePanel != 0) continue;
     store_sums<2, Strips>(sums);
@@ -215,19 +214,19 @@ void add_values(const LatentBlock& job, const Element* rows, const uint8_t* p, c
   const int steps = (num + kTileCols - 1) / kTileCols;
   const int total = (rank + kTileCols - 1) / kTileCols * steps;
   alignas(64) TileSums sums[4];
-  const auto lay_out = [&](int step, auto share) __attribute__((always_inline)) {
+  const auto lay_out = [&](int step, auto range) __attribute__((always_inline)) {
     const int key = step % steps * kTileCols;
     const int col = step / steps * kTileCols;
-    lay_out_values(share, rows + key * width + col, width, num - key, rank - col, rooms[step % 2], ahead);
+    lay_out_values(range, rows + key * width + col, width, num - key, rank - col, rooms[step % 2], ahead);
   };
-  lay_out(0, Share<0, kTileRows>{});
+  lay_out(0, Range<0, kTileRows>{});
   for (int step = 0; step < total; ++step) {
     if (step % steps == 0) zero_sums();
     keep_order();
     const Factor weights{p + step % steps * kTermTiles, kPageSize, kTileRowBytes};
     const Factor values{rooms[step % 2], kTermTiles, kTileRowBytes};
-    multiply_terms<Strips, 2, kTerms, kValueTerms, kTileRows>(weights, values, [&](auto share) __attribute__((always_inline)) {
-      if (step + 1 < total) lay_out(step + 1, share);
+    multiply_terms<Strips, 2, kTerms, kValueTerms, kTileRows>(weights, values, [&](auto range) __attribute__((always_inline)) {
+      if (step + 1 < total) lay_out(step + 1, range);
     });
     if ((step + 1) % steps != 0) continue;
     store_sums<Strips, 2>(sums);
@@ -257,7 +256,7 @@ void attend_strips(const LatentBlock& job, const Element* rows) {
   add_values<Strips>(job, rows, p, factors, rooms, ahead);
 }
 
-// Columns in the order of keys_of().
+// Columns in the order of lay_out_keys().
 void pack_heads(const float* const* q, int num_heads, int width, bool bf16, float* out) {
   auto* at = reinterpret_cast<uint8_t*>(out);
   for (int k = 0; k < width; k += kTileCols, at += kTermTiles) {
