@@ -123,7 +123,7 @@ class Decoding:
             for job, row in zip(run.jobs, rows, strict=True):
                 choose(self._roster, job, row)
         with self._roster.changed:
-            self._roster.stop(run)
+            self._roster.stop(run, is_step=True)
 
     def _shared(self, run: Run, needed: float, call: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32] | None:
         if self._shares:

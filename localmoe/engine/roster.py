@@ -90,12 +90,13 @@ class Roster:
         self.running.append(run)
         return run
 
-    def stop(self, run: Run) -> None:
-        """It is over, and what is known of it was noted."""
+    def stop(self, run: Run, *, is_step: bool = False) -> None:
+        """It is over, and what is known of it was noted. A step's end wakes nobody where nothing is to be read."""
         for job in run.jobs:
             job.runs = False
         self.running.remove(run)
-        self.wake()
+        if not is_step or self.closed or len(self.line) or any(job.reading for job in self.active):
+            self.wake()
 
     def abort(self, job: Job) -> None:
         """Sets the flag of the run that `job` is in."""

@@ -34,6 +34,15 @@ def test_the_answer_is_the_networks(length):
         assert engine.answer(prompt_of(length)) == toy_answer(prompt_of(length), 20)
 
 
+def test_steps_wake_nobody_where_nothing_is_to_be_read(monkeypatch):
+    with ToyEngine() as engine:
+        roster, wakes = engine.loop._roster, []
+        wake = roster.wake
+        monkeypatch.setattr(roster, "wake", lambda: (wakes.append(threading.current_thread().name), wake()))
+        assert len(engine.answer(prompt_of(20), max_tokens=100)) == 100
+        assert wakes.count("localmoe-decode") <= 3  # its end
+
+
 def test_the_prompt_is_read_in_chunks_with_progress():
     with ToyEngine(chunk=100) as engine:
         events = list(engine.ask(prompt_of(250)).events())
