@@ -66,6 +66,7 @@ def measure(settings: Settings, model: str | None, listener: Listener) -> Iterat
 
 def _overhead(case: str, chat: "_Chat", headless: "_Headless", listener: Listener) -> Iterator[Row]:
     length = LENGTHS[case]
+    headless.start_over()  # the chat is new too: contexts grow alike
     chat.answer(), headless.answer(length)  # nobody times the first
     pairs: list[tuple[float, float]] = []
     for number in range(NUM_ROUNDS):
@@ -95,6 +96,10 @@ class _Headless:
     @property
     def isa(self) -> str:
         return self._engine.info.isa
+
+    def start_over(self) -> None:
+        """Forgets what was said."""
+        self._messages.clear()
 
     def answer(self, num_tokens: int) -> float:
         """Tokens per second of the next answer."""
