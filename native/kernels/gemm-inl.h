@@ -156,13 +156,15 @@ void ask_for_panel(const Matrix& w, int row0, int from, int to, int col) {
   }
 }
 
-// One panel times some strips, while the same panel of those behind comes closer: at 7168 columns, 70 tokens outgrow L2.
-template <int Vecs, int Strips>
-void multiply_panel(const float* panel, int rows, int n, StripPlaces at, bool accumulate) {
+// One panel times some strips. For each block of rows ask(the rows up to its end) may ask for what comes next, and so the same
+// panel of the strips behind comes closer: at 7168 columns, 70 tokens outgrow L2.
+template <int Vecs, int Strips, class Ask>
+void multiply_panel(const float* panel, int rows, int n, StripPlaces at, bool accumulate, Ask ask) {
   constexpr int kRows = micro_rows(Vecs * Strips);
   const int lines = (n * kRows + rows - 1) / rows;  // of each next strip, for each block of rows
   for (int r = 0; r < rows; r += kRows) {
-    for (int s = Strips; s < 2 * Strips; ++s) {
+    ask(smaller(rows, r + kRows));
+    for (int s = Strips; kAsksForStrips && s < 2 * Strips; ++s) {
       for (int i = 0; i < lines; ++i) prefetch_stream(at.b + s * at.b_strip + (r / kRows * lines + i) * kStrip);
     }
     multiply_vecs<Vecs, Strips>(panel + r * kPanelStride, kPanelStride, smaller(kRows, rows - r), n, at, accumulate);
@@ -189,16 +191,20 @@ void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const
     int asked = 0;  // rows of each matrix
     for (int left = num_tokens, strips = 0; left > 0; left -= strips * kStrip) {
       strips = strips_together((left + kStrip - 1) / kStrip);
+      const int done = num_tokens - left;
+      const int now = smaller(left, strips * kStrip);
+      const auto ask = [&](int end_row) {  // of the next panel as much as of the work is begun
+        const int end = rows_each * (done * rows + now * end_row) / (num_tokens * rows);
+        for (int m = 0; m < Matrices; ++m) ask_for_panel<W>(*w[m], row0, asked, end, col);
+        asked = end;
+      };
       if (left <= kHalf * kLanes) {
-        multiply_panel<kHalf, 1>(scratch, rows, n, at, col > 0);
+        multiply_panel<kHalf, 1>(scratch, rows, n, at, col > 0, ask);
       } else {
         with_count<kMostStrips>(strips, [&](auto count) {
-          multiply_panel<kStripVecs, decltype(count)::value>(scratch, rows, n, at, col > 0);
+          multiply_panel<kStripVecs, decltype(count)::value>(scratch, rows, n, at, col > 0, ask);
         });
       }
-      const int end = left > strips * kStrip ? rows_each - rows_each * (left - strips * kStrip) / num_tokens : rows_each;
-      for (int m = 0; m < Matrices; ++m) ask_for_panel<W>(*w[m], row0, asked, end, col);
-      asked = end;
       at.b += strips * at.b_strip;
       at.c += strips * at.c_strip;
     }

@@ -32,6 +32,15 @@ struct Products {
   static KERNEL_INLINE Vec add(Vec weights, Vec x, Vec sum) { return fma(weights, x, sum); }
 };
 
+// Where groups of W's elements are rare ones that have to be read as other weights. A target that has such specialises this,
+// too, in a file before this one.
+template <class W>
+struct Rare {
+  using Weights = W;
+  template <int Rows>
+  static KERNEL_INLINE bool is_one(const typename W::Element* /*p*/, ptrdiff_t /*stride*/) { return false; }
+};
+
 void gemv_prepare(const float* x, int n, WeightType type, float* out) {
   with_weights(type, [&](auto weights) {
     using P = Products<decltype(weights)>;
@@ -130,7 +139,7 @@ KERNEL_INLINE void add_part_by_tokens(BlockSums<Rows, Tokens>& sums, const typen
 
 // sums += a group of columns; row r of the weights is at p + r * stride, the activations at x[t] + k.
 template <class W, int Columns, int Rows, int Tokens>
-KERNEL_INLINE void add_group(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
+KERNEL_INLINE void add_plain_group(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
                              const float* const* x, int k) {
   constexpr int kParts = Products<W>::parts(Tokens);
   KERNEL_UNROLL for (int part = 0; part < kParts; ++part) {
@@ -143,12 +152,32 @@ KERNEL_INLINE void add_group(BlockSums<Rows, Tokens>& sums, const typename W::El
   }
 }
 
+template <class W, int Columns, int Rows, int Tokens>
+__attribute__((noinline)) void add_rare_group(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
+                                              const float* const* x, int k) {
+  add_plain_group<typename Rare<W>::Weights, Columns>(sums, p, stride, x, k);
+}
+
+// The same, whatever the group holds.
+template <class W, int Columns, int Rows, int Tokens>
+KERNEL_INLINE void add_group(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride,
+                             const float* const* x, int k) {
+  if (Rare<W>::template is_one<Rows>(p, stride)) {
+    BlockSums<Rows, Tokens> in_memory = sums;  // so that `sums` itself has no address and stays in registers
+    add_rare_group<W, Columns>(in_memory, p, stride, x, k);
+    sums = in_memory;
+  } else {
+    add_plain_group<W, Columns>(sums, p, stride, x, k);
+  }
+}
+
 // sums += the last n < kLeast columns. They are copied, because nothing may be read past the last row's end.
 template <class W, int Rows, int Tokens>
 void add_tail(BlockSums<Rows, Tokens>& sums, const typename W::Element* p, ptrdiff_t stride, int n,
               const float* const* x, int k) {
   constexpr int kLeast = Products<W>::kLeast;
-  typename W::Element group[Rows][kLeast] = {};
+  typename W::Element group[Rows][kLeast];
+  __builtin_memset(group, 0x08, sizeof group);  // normal numbers: they meet zeros
   for (int r = 0; r < Rows; ++r) __builtin_memcpy(group[r], p + r * stride, static_cast<size_t>(n) * sizeof *p);
   add_group<W, kLeast>(sums, group[0], kLeast, x, k);
 }
@@ -233,7 +262,7 @@ void gemv_rows(const Matrix& w, int row, int step, int from, int to, const float
     if (k + kBlock <= to) {
       add_block<W>(sums, p + k, stride, x, k, ahead);
     } else {
-      BlockSums<Rows, Tokens> in_memory = sums;  // so that `sums` itself has no address and stays in registers
+      BlockSums<Rows, Tokens> in_memory = sums;  // as for a rare group
       add_part_of_block<W>(in_memory, p + k, stride, to - k, x, k);
       sums = in_memory;
     }

@@ -1,14 +1,16 @@
-// gemv's products of FP8 weights on AMD's AVX-512: 64 codes straight to FP32 bits, as in fp8_shift-inl.h, which says why.
+// gemv's products of FP8 weights in AVX-512: 64 codes straight to FP32 bits, as in fp8_shift-inl.h, which says why.
 //
 // On a Zen 4 core FMAs take two of four pipes. Shifts take the other two, and ANDs any: so decoding 64 codes hides
 // behind the FMAs of two tokens. Table look-ups (VPERMI2B) and VCVTPH2PS take the FMAs' pipes: with them one token took
 // 9.0 and 11.0 cycles for 64 codes from L1, this way 7.9; four took 21.0 and 23.8, now 19.1 (16 are FMAs).
 
+// A target says in kDenormalsCost whether an FMA that meets one takes long, as Intel's do. There a group with an exponent of
+// zero is looked for, and found rarely, one in a hundred of normal numbers; it goes by way of FP16 then, to the same sums.
+
 template <class W>
 struct Products;
 
-template <>
-struct Products<Fp8Weights> {
+struct ShiftedCodes {
   using Weights = Vec;
   using Operand = Vec;
   static constexpr int kStep = 64;
@@ -26,26 +28,94 @@ struct Products<Fp8Weights> {
   static KERNEL_INLINE void prepare(const float* x, float* out) {
     for (int i = 0; i < kLeast; ++i) out[i] = x[order(i)] * kOperandUnit;
   }
-  static KERNEL_INLINE Vec load_operand(const float* x) { return load(x); }
   static KERNEL_INLINE Vec in_registers(Vec x) { return in_register(x); }
+  static KERNEL_INLINE Vec add(Vec weights, Vec x, Vec sum) { return fma(weights, x, sum); }
+
+ protected:
+  // The upper bytes of 32 words, or their lower ones: sign to bit 15, and copies of it behind.
+  template <int kShift>
+  static KERNEL_INLINE __m512i load_words(const uint8_t* p, int upper) {
+    const __m512i codes = _mm512_loadu_si512(p);
+    return _mm512_srai_epi16(upper ? codes : _mm512_slli_epi16(codes, 8), kShift);
+  }
+};
+
+template <>
+struct Products<Fp8Weights> : ShiftedCodes {
+  static KERNEL_INLINE Vec load_operand(const float* x) { return load(x); }
   static KERNEL_INLINE void load_part(const uint8_t* p, int part, Vec (&out)[2]) {
-    const __m512i words = load_words(p, part);
+    const __m512i words = load_words<4>(p, part);
     out[0] = masked(_mm512_slli_epi32(words, 16));
     out[1] = masked(words);
   }
   static KERNEL_INLINE void load_part(const uint8_t* p, int part, Vec (&out)[1]) {
-    const __m512i words = load_words(p, part / 2);
+    const __m512i words = load_words<4>(p, part / 2);
     out[0] = masked(part % 2 == 0 ? _mm512_slli_epi32(words, 16) : words);
   }
-  static KERNEL_INLINE Vec add(Vec weights, Vec x, Vec sum) { return fma(weights, x, sum); }
 
  private:
-  // The upper bytes of 32 words, or their lower ones: sign to bit 15, the others to 10..4.
-  static KERNEL_INLINE __m512i load_words(const uint8_t* p, int upper) {
-    const __m512i codes = _mm512_loadu_si512(p);
-    return _mm512_srai_epi16(upper ? codes : _mm512_slli_epi16(codes, 8), 4);
-  }
   static KERNEL_INLINE Vec masked(__m512i words) {
     return {_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0x87f00000))))};
+  }
+};
+
+// The same codes where some are denormals: weights larger by 2^60, activations smaller by that.
+struct DenormalFp8 : Fp8Weights {};
+
+template <>
+struct Products<DenormalFp8> : ShiftedCodes {
+  static constexpr float kLarger = 0x1p60f;
+  static KERNEL_INLINE Vec load_operand(const float* x) { return load(x) * splat(1.0f / kLarger); }
+  static KERNEL_INLINE void load_part(const uint8_t* p, int part, Vec (&out)[2]) {
+    const __m512i halves = load_words<1>(p, part);
+    out[0] = widened(halves);
+    out[1] = widened(_mm512_srli_epi32(halves, 16));
+  }
+  static KERNEL_INLINE void load_part(const uint8_t* p, int part, Vec (&out)[1]) {
+    const __m512i halves = load_words<1>(p, part / 2);
+    out[0] = widened(part % 2 == 0 ? halves : _mm512_srli_epi32(halves, 16));
+  }
+
+ private:
+  // The lower words, which are 2^-8 times their codes in FP16 and a copy of the sign; those are 2^120 times the weights.
+  static KERNEL_INLINE Vec widened(__m512i words) {
+    const __m256i halves = _mm256_and_si256(_mm512_cvtepi32_epi16(words), _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    return {_mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(0x1p8f * 0x1p-120f * kLarger))};
+  }
+};
+
+struct alignas(64) Bytes {
+  uint8_t of[64];
+};
+constexpr Bytes all(uint8_t value) {
+  Bytes bytes{};
+  for (uint8_t& byte : bytes.of) byte = value;
+  return bytes;
+}
+constexpr Bytes kExponent = all(0x78);
+
+template <class W>
+struct Rare;
+
+// Which groups need something else, and what: of some rows, `stride` apart.
+template <>
+struct Rare<Fp8Weights> {
+  using Weights = DenormalFp8;
+  template <int Rows>
+  static KERNEL_INLINE bool is_one(const uint8_t* p, ptrdiff_t stride) {
+    if constexpr (!kDenormalsCost) return false;
+    __mmask64 normal = _mm512_test_epi8_mask(_mm512_loadu_si512(p), _mm512_load_si512(kExponent.of));
+    KERNEL_UNROLL for (int r = 1; r < Rows; ++r) {
+      const __m512i codes = _mm512_loadu_si512(p + r * stride);
+#ifdef __AVX512F__
+      // By way of one mask: of the intrinsic GCC 12 makes two, and copies one to the other.
+      asm("vptestmb %2, %1, %0%{%0%}" : "+Yk"(normal) : "v"(codes), "m"(kExponent));
+    }
+    return __builtin_expect(!_kortestc_mask64_u8(normal, normal), false);
+#else
+      normal &= _mm512_test_epi8_mask(codes, _mm512_load_si512(kExponent.of));
+    }
+    return normal != ~__mmask64{0};
+#endif
   }
 };

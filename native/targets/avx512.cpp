@@ -11,9 +11,12 @@ namespace {
 // After the vectors: all else is written against them.
 #include "../kernels/rows-inl.h"
 #include "../kernels/weights-inl.h"
+constexpr bool kDenormalsCost = true;
+#include "../kernels/gemv_shift-inl.h"
 #include "../kernels/ahead_l1-inl.h"
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"
+#include "../kernels/gemm_shift-inl.h"
 #include "../kernels/gemm-inl.h"
 #include "../kernels/latents-inl.h"
 #include "../kernels/attend-inl.h"

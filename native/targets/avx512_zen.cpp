@@ -11,6 +11,7 @@ namespace {
 // After the vectors: all else is written against them.
 #include "../kernels/rows-inl.h"
 #include "../kernels/weights-inl.h"
+constexpr bool kDenormalsCost = false;
 #include "../kernels/gemv_shift-inl.h"
 #include "../kernels/ahead_l2-inl.h"
 #include "../kernels/gemv-inl.h"
