@@ -6,3 +6,4 @@ constexpr int kStreamAhead = 2048;  // bytes, in each stream
 
 KERNEL_INLINE void prefetch_stream(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 constexpr bool kAsksForStrips = true;
+constexpr ptrdiff_t kAskStride = 64;

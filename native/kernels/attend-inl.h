@@ -11,7 +11,7 @@ template <class Step>
 KERNEL_INLINE void steps_asking(int n, Ahead& ahead, Step step) {
   int i = 0;
   for (; i + kAskSteps <= n; i += kAskSteps) {
-    ahead.ask();
+    ahead.ask(kAskStride);
     KERNEL_UNROLL for (int u = 0; u < kAskSteps; ++u) step(i + u);
   }
   for (; i < n; ++i) step(i);
@@ -65,34 +65,36 @@ void score_keys(const LatentBlock& job, float* scores, Ahead& ahead) {
   }
 }
 
-// acc[h][0..16) += sum over j of p[j][h] * values[j][0..16), for Heads heads.
-template <int Heads>
+// acc[h][0..Vecs * kLanes) += sum over j of p[j][h] * values[j][0..Vecs * kLanes), for Heads heads.
+template <int Heads, int Vecs>
 KERNEL_INLINE void value_block(const float* p, const float* values, ptrdiff_t width, int num, float* acc,
                                ptrdiff_t stride, Ahead& ahead) {
-  Vec sum[Heads][kStripVecs];
+  Vec sum[Heads][Vecs];
   KERNEL_UNROLL for (int h = 0; h < Heads; ++h) {
-    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[h][i] = load(acc + h * stride + i * kLanes);
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[h][i] = load(acc + h * stride + i * kLanes);
   }
   steps_asking(num, ahead, [&](int j) {
-    Vec right[kStripVecs];
-    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) right[i] = load(values + j * width + i * kLanes);
+    Vec right[Vecs];
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) right[i] = load(values + j * width + i * kLanes);
     KERNEL_UNROLL for (int h = 0; h < Heads; ++h) {
       const Vec left = splat(p[j * kStrip + h]);
-      KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) sum[h][i] = fma(left, right[i], sum[h][i]);
+      KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) sum[h][i] = fma(left, right[i], sum[h][i]);
     }
   });
   KERNEL_UNROLL for (int h = 0; h < Heads; ++h) {
-    KERNEL_UNROLL for (int i = 0; i < kStripVecs; ++i) store(acc + h * stride + i * kLanes, sum[h][i]);
+    KERNEL_UNROLL for (int i = 0; i < Vecs; ++i) store(acc + h * stride + i * kLanes, sum[h][i]);
   }
 }
 
 // The same for any number of heads, in blocks as even as can be.
-void add_strip(const float* p, int heads, const float* values, ptrdiff_t width, int num, float* acc, ptrdiff_t stride,
-               Ahead& ahead) {
-  for (int blocks = (heads + kMicroRows - 1) / kMicroRows; blocks > 0; --blocks) {
+template <int Vecs>
+void add_vecs(const float* p, int heads, const float* values, ptrdiff_t width, int num, float* acc, ptrdiff_t stride,
+              Ahead& ahead) {
+  constexpr int kHeadsAtOnce = smaller(micro_rows(Vecs), kStrip);
+  for (int blocks = (heads + kHeadsAtOnce - 1) / kHeadsAtOnce; blocks > 0; --blocks) {
     const int block = (heads + blocks - 1) / blocks;
-    with_count<smaller(kMicroRows, kStrip)>(block, [&](auto count) {
-      value_block<decltype(count)::value>(p, values, width, num, acc, stride, ahead);
+    with_count<kHeadsAtOnce>(block, [&](auto count) {
+      value_block<decltype(count)::value, Vecs>(p, values, width, num, acc, stride, ahead);
     });
     p += block;
     acc += block * stride;
@@ -106,8 +108,11 @@ void add_values(const LatentBlock& job, const float* p, Ahead& ahead) {
   const int width = rank + job.rope;
   const auto* rows = static_cast<const float*>(job.rows);
   int col = 0;
-  for (; col + kStrip <= rank; col += kStrip) {
-    add_strip(p, job.heads, rows + col, width, job.num, job.state.acc + col, rank, ahead);
+  for (int strips = 0; col + kStrip <= rank; col += strips * kStrip) {
+    strips = strips_together((rank - col) / kStrip);
+    with_count<kMostStrips>(strips, [&](auto count) {
+      add_vecs<decltype(count)::value * kStripVecs>(p, job.heads, rows + col, width, job.num, job.state.acc + col, rank, ahead);
+    });
   }
   if (col == rank) return;
   float values[kPage * kStrip] = {};
@@ -115,7 +120,7 @@ void add_values(const LatentBlock& job, const float* p, Ahead& ahead) {
   for (int j = 0; j < job.num; ++j) {
     for (int i = col; i < rank; ++i) values[j * kStrip + i - col] = rows[static_cast<ptrdiff_t>(j) * width + i];
   }
-  add_strip(p, job.heads, values, kStrip, job.num, sums, kStrip, ahead);
+  add_vecs<kStripVecs>(p, job.heads, values, kStrip, job.num, sums, kStrip, ahead);
   for (int h = 0; h < job.heads; ++h) {
     float* acc = job.state.acc + static_cast<ptrdiff_t>(h) * rank + col;
     add(acc, sums + h * kStrip, acc, rank - col);

@@ -9,10 +9,11 @@ struct Ahead {
   explicit Ahead(const LatentBlock& job)
       : at(static_cast<const char*>(job.next != nullptr ? job.next : job.rows)), last(at + (job.next != nullptr ? job.next_bytes : 0)) {}
 
+  // For some lines, to go on `stride` bytes behind the first of them.
   template <int Lines = 1>
-  KERNEL_INLINE void ask() {
+  KERNEL_INLINE void ask(ptrdiff_t stride = Lines * kLine) {
     KERNEL_UNROLL for (int i = 0; i < Lines; ++i) __builtin_prefetch(at + i * kLine, 0, 2);  // to L2: a page is more than L1 holds
-    at += at < last ? Lines * kLine : 0;
+    at += at < last ? stride : 0;
   }
 };
 
