@@ -138,17 +138,31 @@ def test_linear(target, kind, rows, cols):
 
 
 @pytest.mark.parametrize("tokens", [1, 9])
-def test_every_fp8_code_is_exact(target, tokens):
+@pytest.mark.parametrize("others", [0x00, 0x38])  # beside an exponent of zero, some kernels take another way
+def test_every_fp8_code_is_exact(target, tokens, others):
     """One code a row, times 1: the product is the decoded value itself, bit by bit."""
     codes = np.array([c for c in range(256) if c & 0x7F != 0x7F], np.uint8)
     for at in (0, 1, 2, 3, 17, 31, 32, 36):  # every lane of the shift trick, and the tail
-        weight = np.zeros((len(codes), 37), np.uint8)
+        weight = np.full((len(codes), 37), others, np.uint8)
         weight[:, at] = codes
         w = Weight(weight, np.ones((-(-len(codes) // 128), 1), np.float32))
         x = np.zeros((tokens, 37), np.float32)
         x[:, at] = 1
         ours = cpu(lambda ops, x=x, w=w: ops.linear(ops.input(x), w), tokens, target)
         assert (ours == torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()).all()
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8, 20])
+def test_subnormals_in_some_rows_change_no_bit_of_others(target, tokens):
+    w = make_weight(61, 384, "fp8")
+    plain = np.where(w.weight & 0x78 == 0, 0x41, w.weight)
+    rare = plain.copy()
+    rare[::5, 70:90] = 0x83
+    x = normal(tokens, 384, seed=tokens)
+    ours = [cpu(lambda ops, c=c: ops.linear(ops.input(x), Weight(c, w.scale)), tokens, target) for c in (plain, rare)]
+    alike = np.arange(61) % 5 != 0
+    assert (ours[0] == ours[1])[:, alike].all()
+    assert (ours[0] != ours[1])[:, ~alike].any(axis=0).all()
 
 
 @pytest.mark.parametrize("magnitude", [1e-12, 1e-3, 1.0, 1e6])
