@@ -16,7 +16,7 @@ struct Panels<Fp8Weights> {
     return column - k + k % 2 * 32 + k % 4 / 2 * 16 + k / 4;
   }
   static KERNEL_INLINE void decode_step(const uint8_t* p, Vec factor, float* out) {
-    if (Rare<Fp8Weights>::is_one<1>(p, 0)) return decode_group<Products<DenormalFp8>>(p, factor * splat(1.0f / Products<DenormalFp8>::kLarger), out);
+    if (Rare<Fp8Weights>::is_one<1>(p, 0)) return decode_group<Products<DenormalFp8>>(p, factor, out);
     decode_group<Codes>(p, factor, out);
   }
   template <class Some>
