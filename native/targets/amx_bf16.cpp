@@ -13,6 +13,8 @@ namespace {
 #include "../kernels/weights-inl.h"
 #include "../kernels/fp8_bf16-inl.h"
 #include "../kernels/tiles-inl.h"
+constexpr bool kDenormalsCost = true;
+#include "../kernels/gemv_shift-inl.h"
 #include "../kernels/ahead_l1-inl.h"
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"
