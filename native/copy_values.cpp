@@ -2,32 +2,46 @@
 
 #include "copy_values.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 
 namespace localmoe {
 namespace {
 
-// A bad value has `top` set in mark(value). Marks are ORed together, which compilers turn into vectors.
+// A bad value has `top` set in mark(value). Marks are ORed together, of many values at once.
 struct Fp8 {
   using Value = uint8_t;
   static constexpr Value top = 0x80;
-  static Value mark(Value v) { return static_cast<Value>((v & 0x7f) + 1); }
+  template <class V>
+  static V mark(V v) {
+    return static_cast<V>((v & Value{0x7f}) + Value{1});
+  }
 };
 struct Bf16 {
   using Value = uint16_t;
   static constexpr Value top = 0x8000;
-  static Value mark(Value v) { return static_cast<Value>((v & 0x7fff) + 0x80); }
+  template <class V>
+  static V mark(V v) {
+    return static_cast<V>((v & Value{0x7fff}) + Value{0x80});
+  }
 };
 struct F32 {
   using Value = uint32_t;
   static constexpr Value top = 0x80000000;
-  static Value mark(Value v) { return (v & 0x7fffffff) + 0x00800000; }
+  template <class V>
+  static V mark(V v) {
+    return (v & 0x7fffffffU) + 0x00800000U;
+  }
 };
 struct Scale {
   using Value = uint32_t;
   static constexpr Value top = 0x80000000;
-  static Value mark(Value v) { return (v + 0x00800000) | (v - 1); }
+  template <class V>
+  static V mark(V v) {
+    return (v + 0x00800000U) | (v - 1U);
+  }
 };
 
 template <class Kind>
@@ -53,7 +67,27 @@ bool has_bad(const uint8_t* bytes, size_t num_bytes) {
   return (marks & Kind::top) != 0;
 }
 
-constexpr size_t kChunk = 16 << 10;  // stays in L1 between being copied and being looked at
+constexpr size_t kLine = 64;
+
+// Lines of values, past the caches to where they are not needed soon: ordinary stores would bring what lies there in first.
+// Whether one is bad. `to` is the beginning of a line.
+template <class Kind>
+bool stream(const uint8_t* from, uint8_t* to, size_t num_bytes) {
+  using Value = typename Kind::Value;
+  typedef Value Vector __attribute__((vector_size(16)));
+  Vector marks{};
+  for (size_t at = 0; at < num_bytes; at += kLine) {
+    Vector line[kLine / sizeof(Vector)];
+    std::memcpy(line, from + at, kLine);
+    for (size_t i = 0; i < kLine / sizeof(Vector); ++i) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, reinterpret_cast<__m128i>(line[i]));
+      marks |= Kind::mark(line[i]);
+    }
+  }
+  return _mm_movemask_epi8(reinterpret_cast<__m128i>(marks & Vector{} + Kind::top)) != 0;
+}
+
+constexpr size_t kChunk = 16 << 10;  // of which all are looked at before the bad one is looked for
 
 template <class Kind>
 ptrdiff_t find(const uint8_t* values, size_t num_bytes) {
@@ -64,14 +98,33 @@ ptrdiff_t find(const uint8_t* values, size_t num_bytes) {
   return -1;
 }
 
-template <class Kind>
-ptrdiff_t copy(const uint8_t* from, uint8_t* to, size_t num_bytes) {
-  for (size_t at = 0; at < num_bytes; at += kChunk) {
-    const size_t n = std::min(kChunk, num_bytes - at);
-    std::memcpy(to + at, from + at, n);
-    if (has_bad<Kind>(from + at, n)) return static_cast<ptrdiff_t>(at) + first_bad<Kind>(from + at, n);
+// Bytes [begin, end). Returns the place of the first bad value among them, or -1.
+template <class Kind, bool kStreams>
+ptrdiff_t copy_run(const uint8_t* from, uint8_t* to, size_t begin, size_t end) {
+  for (size_t at = begin; at < end; at += kChunk) {
+    const size_t n = std::min(kChunk, end - at);
+    bool is_bad = false;
+    if constexpr (kStreams) {
+      is_bad = stream<Kind>(from + at, to + at, n);
+    } else {
+      std::memcpy(to + at, from + at, n);
+      is_bad = has_bad<Kind>(from + at, n);
+    }
+    if (is_bad) return static_cast<ptrdiff_t>(at) + first_bad<Kind>(from + at, n);
   }
   return -1;
+}
+
+template <class Kind>
+ptrdiff_t copy(const uint8_t* from, uint8_t* to, size_t num_bytes) {
+  size_t lines = std::min(num_bytes, -reinterpret_cast<uintptr_t>(to) % kLine);
+  if (lines % sizeof(typename Kind::Value) != 0) lines = num_bytes;  // values lie across lines
+  const size_t lines_end = lines + (num_bytes - lines) / kLine * kLine;
+  ptrdiff_t bad = copy_run<Kind, false>(from, to, 0, lines);
+  if (bad < 0) bad = copy_run<Kind, true>(from, to, lines, lines_end);
+  if (bad < 0) bad = copy_run<Kind, false>(from, to, lines_end, num_bytes);
+  _mm_sfence();
+  return bad;
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace localmoe {
 namespace {
 
 constexpr int64_t kBlock = 4096;
-constexpr int64_t kChunk = 16 << 10;  // stays in L1 between being copied and being looked at
+constexpr int64_t kChunk = 64 << 10;  // is in L2 when it is given up
 
 int64_t size_of(ValueKind kind) { return kind == ValueKind::fp8 ? 1 : kind == ValueKind::bf16 ? 2 : 4; }
 
@@ -21,17 +21,19 @@ void demote(const uint8_t* bytes, int64_t count) {
   for (int64_t at = 0; at < count; at += kLine) asm volatile(".byte 0x0f, 0x1c, 0x07" : : "D"(bytes + at) : "memory");
 }
 
-// Bytes [first, end) of a part, from `from`. Values that are complete with them are looked at in their place. A value may
-// lie across two reads.
+// Bytes [first, end) of a part, from `from`. A value that lies across two reads is looked at in its place, once it is complete.
 bool put(const ValuePart& part, int64_t first, int64_t end, const uint8_t* from) {
   const int64_t size = size_of(part.kind);
-  for (int64_t at = first; at < end; at += kChunk) {
-    const int64_t stop = std::min(end, at + kChunk);
-    std::memcpy(part.to + at, from + (at - first), static_cast<size_t>(stop - at));
-    demote(from + (at - first), stop - at);
-    const int64_t whole = at / size * size;
-    if (find_bad_value(part.to + whole, static_cast<size_t>(stop / size * size - whole), part.kind) >= 0) return false;
+  const int64_t begin = std::min(end, (first + size - 1) / size * size);
+  const int64_t stop = std::max(begin, end / size * size);
+  std::memcpy(part.to + first, from, static_cast<size_t>(begin - first));
+  if (begin > first && begin % size == 0 && find_bad_value(part.to + begin - size, static_cast<size_t>(size), part.kind) >= 0) return false;
+  for (int64_t at = begin; at < stop; at += kChunk) {
+    const int64_t n = std::min(kChunk, stop - at);
+    if (copy_values(from + (at - first), part.to + at, static_cast<size_t>(n), part.kind) >= 0) return false;
+    demote(from + (at - first), n);
   }
+  std::memcpy(part.to + stop, from + (stop - first), static_cast<size_t>(end - stop));
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Weights from a file to where they rest, by direct reads of a megabyte or so, each value looked at on the way.
+// Weights from a file to where they rest, by direct reads of half a megabyte or so, each value looked at on the way.
 #pragma once
 
 #include <atomic>

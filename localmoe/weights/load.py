@@ -1,6 +1,5 @@
 """From files to the arena: readers take piece after piece, put its parts into place and check them on the way."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +19,7 @@ from localmoe.weights.straight import Straight
 
 DIRECT_PIECE_BYTES = 4 << 20  # of which sources.READ_BYTES are read at once
 CACHED_PIECE_BYTES = 512 << 10  # it stays in L2 on its way from the page cache to its place
-MAX_READERS = 12  # 48 MiB of buffers
+NUM_READERS = 12  # 48 MiB of buffers; the disk works while pieces are put into place
 SMALL_BYTES = 512 << 20  # twice in memory, once in the page cache, that much still keeps below the weights + 1 GiB
 POLL_S = 0.02
 RESERVE_BYTES = 128 << 20  # what loading itself takes: buffers, threads, tensor names
@@ -109,9 +108,8 @@ def _open(files: Iterable[Path], *, direct: bool) -> dict[Path, Source]:
 
 
 def num_readers(total_bytes: int) -> int:
-    """One a CPU, eight at least: the disk works while pieces are put into place."""
-    most = max(8, min(MAX_READERS, len(os.sched_getaffinity(0))))
-    return max(1, min(most, total_bytes // DIRECT_PIECE_BYTES))
+    """No more than there are pieces."""
+    return max(1, min(NUM_READERS, total_bytes // DIRECT_PIECE_BYTES))
 
 
 def _is_large(layout: Layout) -> bool:

@@ -12,7 +12,7 @@ from localmoe.errors import CheckpointError
 from localmoe.hub.json_file import fetch_hint, shown, unreadable
 from localmoe.weights.pieces import BLOCK_BYTES
 
-READ_BYTES = 1 << 20  # directly at once: disks and their drivers are quicker with little memory in use
+READ_BYTES = 512 << 10  # directly at once: disks and their drivers are quicker with little memory in use
 NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)  # what filesystems say that do not read directly
 
 

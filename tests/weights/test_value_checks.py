@@ -11,15 +11,24 @@ END = (1 << 16) + 514  # no multiple of a vector
 PLACES = [0, 1, 1 << 15, END - 1]
 
 
+LINE = 64
+TARGETS = [0, 1, 4, LINE - 4, LINE - 2]  # behind the beginning of a line
+
+
 def first_bad(values, kind, shift=0):
-    """Index of the first byte of the first bad value, after a copy between memory of any alignment."""
+    """Index of the first byte of the first bad value, after copies between memory of any alignment."""
     source = np.empty(values.nbytes + shift, np.uint8)[shift:]
     source[:] = values.view(np.uint8)
-    target = np.zeros(values.nbytes + 1, np.uint8)[1:]
-    bad = native.copy_values(source, target, kind)
-    assert native.find_bad_value(source, kind) == bad
-    end = len(source) if bad < 0 else bad
-    np.testing.assert_array_equal(target[:end], source[:end])
+    bad = native.find_bad_value(source, kind)
+    for behind in TARGETS:
+        room = np.zeros(values.nbytes + 3 * LINE, np.uint8)
+        start = -room.ctypes.data % LINE + behind
+        target = room[start : start + values.nbytes]
+        assert native.copy_values(source, target, kind) == bad
+        end = len(source) if bad < 0 else bad
+        np.testing.assert_array_equal(target[:end], source[:end])
+        assert not room[:start].any()
+        assert not room[start + values.nbytes :].any()
     return None if bad < 0 else bad
 
 
@@ -55,11 +64,23 @@ def test_fp32_is_finite(value):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0])
-def test_scales_are_finite_and_positive(value):
-    piece = np.array([1e-45, 1.0, 3e38], np.float32)
+@pytest.mark.parametrize("place", [1, 100])
+def test_scales_are_finite_and_positive(value, place):
+    piece = np.resize(np.array([1e-45, 1.0, 3e38], np.float32), 200)
     assert first_bad(piece, "scale") is None
-    piece[1] = value
-    assert first_bad(piece, "scale", shift=1) == 4
+    piece[place] = value
+    assert first_bad(piece, "scale", shift=1) == 4 * place
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "bad"),
+    [("fp8", "u1", 0x7F), ("bf16", "u2", 0x7F80), ("f32", "u4", 0x7F800000), ("scale", "u4", 0)],
+)
+def test_a_bad_value_is_found_at_each_place_of_a_line(kind, dtype, bad):
+    for place in range(3 * LINE // np.dtype(dtype).itemsize):
+        piece = np.full(5 * LINE // np.dtype(dtype).itemsize, 0x3C, dtype)
+        piece[place] = bad
+        assert first_bad(piece, kind) == place * piece.itemsize
 
 
 @pytest.mark.parametrize("kind", ["fp8", "bf16", "f32", "scale"])
