@@ -57,16 +57,19 @@ void Share::spend(int urgency, int64_t ns, bool has_bulk, int64_t now) {
   const int share = get();
   if (share == kWhole || (urgency == 0 && !has_bulk)) return;
   const int64_t change = urgency == 0 ? ns * (kWhole - share) : -ns * share;
-  constexpr int64_t kMost = kWindowNs * kWhole;
   int64_t before = lead_.load(std::memory_order_relaxed);
   int64_t after = 0;
   do {
-    after = std::clamp(before + change, -kMost, kMost);
+    after = std::clamp(before + change, -window_, window_);
   } while (!lead_.compare_exchange_weak(before, after, std::memory_order_relaxed));
-  if (before > 0 && after <= 0) free_since_ns_.store(now, std::memory_order_relaxed);
+  if (after > 0) {
+    if (!is_used_up()) is_used_up_.store(true, std::memory_order_relaxed);
+  } else if (after <= -turn_ && is_used_up() && is_used_up_.exchange(false, std::memory_order_relaxed)) {
+    free_since_ns_.store(now, std::memory_order_relaxed);
+  }
 }
 
-Pool::Pool(const std::vector<int>& cpus) : tallies_(cpus.size()) {
+Pool::Pool(const std::vector<int>& cpus) : share_(cpus.size()), tallies_(cpus.size()) {
   if (cpus.empty()) throw std::invalid_argument("a pool needs at least one worker");
   try {
     for (size_t i = 0; i < cpus.size(); ++i) workers_.emplace_back([this, i, cpu = cpus[i]] { work(static_cast<int>(i), cpu); });

@@ -17,21 +17,26 @@ namespace localmoe {
 
 enum class Urgency : int { urgent, bulk, early };  // decode; prefill; prefill whose tiles go before other bulk ones
 
-// How the workers' time is shared while jobs of both classes run. A job's tiles are urgent or bulk; urgent ones go first as
-// long as their class has not had more than its share of what both classes have had lately, then a worker takes a bulk
-// tile first. What one class does not use the other one takes at once: no tile ever waits for a tile that is not there.
+// How the workers' time is shared while jobs of both classes run. A job's tiles are urgent or bulk; urgent ones go first
+// until their class has had its share of what both classes have had lately, then bulk ones do until urgent ones lack a turn:
+// caches keep what one class reads again and again, which the other one's tiles in between would push out. What one class
+// does not use the other one takes at once: no tile ever waits for a tile that is not there.
 class Share {
  public:
   static constexpr int kWhole = 1024;
-  // How far back the past counts: so much worker time that one class had too much of is made up for, and no more.
-  static constexpr int64_t kWindowNs = 5'000'000;
+  // Of each worker's time. How far back the past counts: so much that one class had too much of is made up for, and no more.
+  static constexpr int64_t kWindowNs = 2'500'000;
+  static constexpr int64_t kTurnNs = 500'000;
+
+  explicit Share(size_t num_workers)
+      : window_(kWindowNs * kWhole * static_cast<int64_t>(num_workers)), turn_(kTurnNs * kWhole * static_cast<int64_t>(num_workers)) {}
 
   // Of `kWhole`; kWhole: urgent tiles always go first.
   void set(int urgent) { urgent_.store(std::clamp(urgent, 1, kWhole), std::memory_order_relaxed); }
   int get() const { return urgent_.load(std::memory_order_relaxed); }
 
-  // Whether the urgent class has had its share.
-  bool is_used_up() const { return lead_.load(std::memory_order_relaxed) > 0; }
+  // Whether the urgent class has had its share, and no turn is due to it yet.
+  bool is_used_up() const { return is_used_up_.load(std::memory_order_relaxed); }
   // Since when it had not; looked at only while it has not.
   int64_t free_since_ns() const { return free_since_ns_.load(std::memory_order_relaxed); }
 
@@ -39,8 +44,11 @@ class Share {
   void spend(int urgency, int64_t ns, bool has_bulk, int64_t now);
 
  private:
+  int64_t window_;
+  int64_t turn_;
   std::atomic<int> urgent_{kWhole};
   alignas(64) std::atomic<int64_t> lead_{0};  // what the urgent class had beyond its share: ns, times kWhole
+  std::atomic<bool> is_used_up_{false};
   std::atomic<int64_t> free_since_ns_{0};
 };
 

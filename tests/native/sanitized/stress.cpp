@@ -183,9 +183,10 @@ void stress_preemption(Random& random) {
   reader.join();
 }
 
-// The rule by itself, on a clock of its own: whatever tiles take, each class gets its share.
+// The rule by itself, on a clock of its own: whatever tiles take, each class gets its share, in turns.
 void check_share(Random& random) {
-  Share share;
+  const int num_workers = 1 + below(random, 8);
+  Share share(static_cast<size_t>(num_workers));
   const int part = 1 + below(random, Share::kWhole - 1);
   share.set(part);
   int64_t now = 0, spent[2] = {0, 0};
@@ -197,9 +198,15 @@ void check_share(Random& random) {
   };
   for (int n = 0; n < 1000; ++n) take(below(random, 10) == 0 ? 0 : 1);  // some past
   spent[0] = spent[1] = 0;
-  for (int n = 0; n < 20'000; ++n) take(share.is_used_up() ? 1 : 0);
+  int num_turns = 0;
+  for (int n = 0; n < 20'000; ++n) {
+    const bool was_used_up = share.is_used_up();
+    take(was_used_up ? 1 : 0);
+    num_turns += was_used_up && !share.is_used_up();
+  }
   const double wanted = static_cast<double>(part) / Share::kWhole, all = static_cast<double>(spent[0] + spent[1]);
   check(std::abs(static_cast<double>(spent[0]) - wanted * all) < 0.01 * all, "a class did not get its share");
+  check(num_turns <= 1 + spent[1] / (Share::kTurnNs * num_workers), "a class had less than a turn");
   check(share.free_since_ns() <= now, "the share is free since a time to come");
 }
 
