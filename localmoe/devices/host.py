@@ -17,7 +17,7 @@ from localmoe.errors import DeviceLostError, OutOfMemoryError
 from localmoe.hardware.huge_pages import HUGE_PAGE_BYTES, MADV_POPULATE_WRITE
 
 LOOK_S = 0.02  # how often whoever waits looks whether the device is lost
-NUM_READERS = 4  # the disk works while pieces are put into place; 16 MiB of bounce buffers
+NUM_READERS = 8  # the disk works while pieces are put into place; 32 MiB of bounce buffers at most
 
 
 class HostMemory:
