@@ -12,6 +12,7 @@ from localmoe.chat.message import Message
 from localmoe.events import Event, Failed, Finished, Heat, Lanes, Lost, Stats
 from localmoe.tui.bridge import Bridge, Opened
 from localmoe.tui.commands import BINDINGS
+from localmoe.tui.compositor import SparseCompositor
 from localmoe.tui.kept import Kept
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.pace import EVERY_S, Pace, share_beside
@@ -65,6 +66,7 @@ class ChatScreen(TabbedChatScreen):
     ) -> None:
         """`past` is what was sent in earlier runs."""
         super().__init__(bridge, kept, keymap, tabs)
+        self._compositor = SparseCompositor()
         self._begun = begun
         self._past = past or PromptHistory(None)
         self._pace = Pace()
