@@ -10,6 +10,7 @@ from localmoe.events import Stats, TextDelta
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.copy_mark import CopyMark
 from localmoe.tui.widgets.markdown import AnswerMarkdown
+from localmoe.tui.widgets.settled import Settled
 from localmoe.tui.widgets.thought import Thought
 
 _ENDINGS: dict[Ending, str] = {
@@ -22,7 +23,7 @@ _ENDINGS: dict[Ending, str] = {
 }
 
 
-class AnswerTurn(Vertical):
+class AnswerTurn(Settled, Vertical):
     """Streams while it is made, rests once it is finished."""
 
     DEFAULT_CSS = """

@@ -20,9 +20,10 @@ from textual.widgets._markdown import (
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.copy_mark import CopyMark
 from localmoe.tui.widgets.line import Line
+from localmoe.tui.widgets.settled import Settled
 
 
-class Paragraph(MarkdownParagraph):
+class Paragraph(Settled, MarkdownParagraph):
     """Text that grows at its end: a new layout only for a new line, since a layout costs as much as ten repaints."""
 
     def set_content(self, content: Content) -> None:
@@ -90,7 +91,7 @@ class Table(MarkdownTable):
         await MarkdownBlock._update_from_block(self, block)
 
 
-class AnswerMarkdown(Markdown):
+class AnswerMarkdown(Settled, Markdown):
     """An answer. Links are shown and not followed; HTML is text."""
 
     DEFAULT_CSS = """
