@@ -3,7 +3,6 @@
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
-from textual.widgets.markdown import MarkdownStream
 
 from localmoe.chat.history.records import Ending, Turn
 from localmoe.events import Stats, TextDelta
@@ -34,7 +33,6 @@ class AnswerTurn(Settled, Vertical):
         & > .unread { height: auto; color: $text-muted; }
         & > .ending { height: auto; display: none; margin-top: 1; color: $text-warning; }
         & > .ending.-any { display: block; }
-        & > AnswerMarkdown > *:last-child { margin-bottom: 0; }
     }
     """
 
@@ -47,7 +45,6 @@ class AnswerTurn(Settled, Vertical):
         self._ended = ended
         self._unread = ended.unread_turns if ended else unread
         self._markdown = AnswerMarkdown()
-        self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="head"):
@@ -74,9 +71,7 @@ class AnswerTurn(Settled, Vertical):
         self.thought.end()
         fresh = printable(delta.text)
         self.text += fresh
-        if self._stream is None:
-            self._stream = AnswerMarkdown.get_stream(self._markdown)
-        await self._stream.write(fresh)
+        await self._markdown.write(fresh)
 
     def measure(self, stats: Stats) -> None:
         """The thought's share of the figures."""
@@ -94,10 +89,7 @@ class AnswerTurn(Settled, Vertical):
         await self._settle(_ENDINGS["failed"])
 
     async def _settle(self, ending: str) -> None:
-        if self._stream:
-            await self._stream.stop()
-            self._stream = None
-        await self._markdown.update(self.text)
+        await self._markdown.write_anew(self.text)
         line = self.query_one(".ending", Static)
         line.update(f"■ {ending}")
         line.set_class(bool(ending), "-any")
