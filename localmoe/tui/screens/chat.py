@@ -119,11 +119,11 @@ class ChatScreen(TabbedChatScreen):
         """Shows everything that came since the last time; nothing before there is a panel, or once there is none."""
         if not self.query_one(EnginePanel).is_attached:
             return
-        events = self.bridge.take()
-        for event in events:
-            await self._show(event)
-        if events:
-            self.draw()
+        if events := self.bridge.take():
+            with self.app.batch_update():
+                for event in events:
+                    await self._show(event)
+                self.draw()
             await self.send_what_waits()
 
     async def _show(self, event: Event) -> None:
