@@ -1,15 +1,16 @@
 """One answer: who answers, the thought, the text as it comes, and how it ended."""
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Static
+from textual.containers import Vertical
+from textual.content import Content
 
 from localmoe.chat.history.records import Ending, Turn
 from localmoe.events import Stats, TextDelta
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.copy_mark import CopyMark
+from localmoe.tui.widgets.line import Line
 from localmoe.tui.widgets.markdown import AnswerMarkdown
-from localmoe.tui.widgets.settled import Settled
+from localmoe.tui.widgets.settled import Settled, SettledRow
 from localmoe.tui.widgets.thought import Thought
 
 _ENDINGS: dict[Ending, str] = {
@@ -47,16 +48,14 @@ class AnswerTurn(Settled, Vertical):
         self._markdown = AnswerMarkdown()
 
     def compose(self) -> ComposeResult:
-        with Horizontal(classes="head"):
-            yield Static(printable(self._model), classes="role", markup=False)
+        with SettledRow(classes="head"):
+            yield Line(printable(self._model), classes="role")
             yield CopyMark(lambda: self.text, "the answer")
         if self._unread:
-            yield Static(
-                f"made without the first {self._unread} turns: they did not fit", classes="unread", markup=False
-            )
+            yield Line(f"made without the first {self._unread} turns: they did not fit", classes="unread")
         yield self.thought
         yield self._markdown
-        yield Static("", classes="ending", markup=False)
+        yield Line(classes="ending")
 
     async def on_mount(self) -> None:
         if turn := self._ended:
@@ -90,6 +89,6 @@ class AnswerTurn(Settled, Vertical):
 
     async def _settle(self, ending: str) -> None:
         await self._markdown.write_anew(self.text)
-        line = self.query_one(".ending", Static)
-        line.update(f"■ {ending}")
+        line = self.query_one(".ending", Line)
+        line.show(Content(f"■ {ending}"))
         line.set_class(bool(ending), "-any")

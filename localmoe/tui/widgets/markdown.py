@@ -136,7 +136,7 @@ class AnswerMarkdown(Settled, Markdown):
         self._mark_last()
 
     def _mark_last(self) -> None:
-        """Not by `:last-child`: for that, Textual looks at the styles of all blocks again whenever one comes."""
+        """A class, since Textual styles all blocks again whenever one comes where a rule has `:last-child`."""
         last = self.children[-1] if self.children else None
         if last is not self._last:
             if self._last:
