@@ -8,7 +8,8 @@ EVERY_S = 1 / 12  # at most
 UNSEEN_EVERY_S = 1 / 3  # in a tab that is not shown: what came is kept, and its end is told
 LEAST_OFTEN_S = 0.4  # even where that takes more than its share
 SHARE = 1 / 16  # of a core that is left for it
-BUSY_SHARE = 1 / 40  # of one that a worker computes on: a step of all workers waits for the one that was interrupted
+FIGURES_EVERY_S = 1.0  # of the engine panel, while text comes: they take as much as the text
+BUSY_SHARE = 1 / 80  # of one that a worker computes on: a step of all workers waits for the one that was interrupted
 
 
 def share_beside(num_threads: int) -> float:

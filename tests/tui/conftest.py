@@ -11,6 +11,7 @@ def drawn_often(monkeypatch):
     """Whatever it costs: tests wait for what is drawn."""
     for share in ("SHARE", "BUSY_SHARE"):
         monkeypatch.setattr(pace, share, 1 / 2)
+    monkeypatch.setattr(pace, "FIGURES_EVERY_S", 0)
 
 
 @pytest.fixture(autouse=True)

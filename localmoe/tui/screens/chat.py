@@ -12,6 +12,7 @@ from localmoe.chat.message import Message
 from localmoe.events import Event, Failed, Finished, Heat, Lanes, Lost, Stats
 from localmoe.tui.bridge import Bridge, Opened
 from localmoe.tui.commands import BINDINGS
+from localmoe.tui.compositor import SparseCompositor
 from localmoe.tui.kept import Kept
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.pace import EVERY_S, Pace, share_beside
@@ -65,6 +66,7 @@ class ChatScreen(TabbedChatScreen):
     ) -> None:
         """`past` is what was sent in earlier runs."""
         super().__init__(bridge, kept, keymap, tabs)
+        self._compositor = SparseCompositor()
         self._begun = begun
         self._past = past or PromptHistory(None)
         self._pace = Pace()
@@ -117,11 +119,11 @@ class ChatScreen(TabbedChatScreen):
         """Shows everything that came since the last time; nothing before there is a panel, or once there is none."""
         if not self.query_one(EnginePanel).is_attached:
             return
-        events = self.bridge.take()
-        for event in events:
-            await self._show(event)
-        if events:
-            self.draw()
+        if events := self.bridge.take():
+            with self.app.batch_update():
+                for event in events:
+                    await self._show(event)
+                self.draw()
             await self.send_what_waits()
 
     async def _show(self, event: Event) -> None:

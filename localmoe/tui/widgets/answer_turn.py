@@ -1,15 +1,16 @@
 """One answer: who answers, the thought, the text as it comes, and how it ended."""
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Static
-from textual.widgets.markdown import MarkdownStream
+from textual.containers import Vertical
+from textual.content import Content
 
 from localmoe.chat.history.records import Ending, Turn
 from localmoe.events import Stats, TextDelta
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.copy_mark import CopyMark
+from localmoe.tui.widgets.line import Line
 from localmoe.tui.widgets.markdown import AnswerMarkdown
+from localmoe.tui.widgets.settled import Settled, SettledRow
 from localmoe.tui.widgets.thought import Thought
 
 _ENDINGS: dict[Ending, str] = {
@@ -22,7 +23,7 @@ _ENDINGS: dict[Ending, str] = {
 }
 
 
-class AnswerTurn(Vertical):
+class AnswerTurn(Settled, Vertical):
     """Streams while it is made, rests once it is finished."""
 
     DEFAULT_CSS = """
@@ -33,7 +34,6 @@ class AnswerTurn(Vertical):
         & > .unread { height: auto; color: $text-muted; }
         & > .ending { height: auto; display: none; margin-top: 1; color: $text-warning; }
         & > .ending.-any { display: block; }
-        & > AnswerMarkdown > *:last-child { margin-bottom: 0; }
     }
     """
 
@@ -46,19 +46,16 @@ class AnswerTurn(Vertical):
         self._ended = ended
         self._unread = ended.unread_turns if ended else unread
         self._markdown = AnswerMarkdown()
-        self._stream: MarkdownStream | None = None
 
     def compose(self) -> ComposeResult:
-        with Horizontal(classes="head"):
-            yield Static(printable(self._model), classes="role", markup=False)
+        with SettledRow(classes="head"):
+            yield Line(printable(self._model), classes="role")
             yield CopyMark(lambda: self.text, "the answer")
         if self._unread:
-            yield Static(
-                f"made without the first {self._unread} turns: they did not fit", classes="unread", markup=False
-            )
+            yield Line(f"made without the first {self._unread} turns: they did not fit", classes="unread")
         yield self.thought
         yield self._markdown
-        yield Static("", classes="ending", markup=False)
+        yield Line(classes="ending")
 
     async def on_mount(self) -> None:
         if turn := self._ended:
@@ -73,9 +70,7 @@ class AnswerTurn(Vertical):
         self.thought.end()
         fresh = printable(delta.text)
         self.text += fresh
-        if self._stream is None:
-            self._stream = AnswerMarkdown.get_stream(self._markdown)
-        await self._stream.write(fresh)
+        await self._markdown.write(fresh)
 
     def measure(self, stats: Stats) -> None:
         """The thought's share of the figures."""
@@ -93,10 +88,7 @@ class AnswerTurn(Vertical):
         await self._settle(_ENDINGS["failed"])
 
     async def _settle(self, ending: str) -> None:
-        if self._stream:
-            await self._stream.stop()
-            self._stream = None
-        await self._markdown.update(self.text)
-        line = self.query_one(".ending", Static)
-        line.update(f"■ {ending}")
+        await self._markdown.write_anew(self.text)
+        line = self.query_one(".ending", Line)
+        line.show(Content(f"■ {ending}"))
         line.set_class(bool(ending), "-any")

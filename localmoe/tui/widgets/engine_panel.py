@@ -1,11 +1,13 @@
 """The view into the engine: figures that were measured, and the plan in its own words."""
 
+from time import monotonic
+
 from textual.containers import VerticalScroll
 from textual.content import Content
 
 from localmoe.engine.request import EngineInfo
 from localmoe.events import Stats, Workers
-from localmoe.tui import figures
+from localmoe.tui import figures, pace
 from localmoe.tui.printable import printable
 from localmoe.tui.readings import Readings
 from localmoe.tui.widgets.heat import heat_rows, heat_title
@@ -38,6 +40,9 @@ class EnginePanel(VerticalScroll, can_focus=False):
     }
     """
 
+    _phase = ""  # in which figures were drawn last
+    _drawn_s = 0.0  # and when
+
     def empty(self) -> None:
         """There is no engine to look into."""
         self.remove_children()
@@ -50,9 +55,10 @@ class EnginePanel(VerticalScroll, can_focus=False):
         self.mount(self._speed, self._lanes, self._heat, self._memory, self._engine, plan)
 
     def show_figures(self, readings: Readings) -> None:
-        """Draws what changed."""
-        if not readings.info:
+        """Draws what changed, at once where something begins or ends."""
+        if not readings.info or self._can_wait(readings.phase):
             return
+        self._phase, self._drawn_s = readings.phase, monotonic()
         is_reading = readings.phase == "prefill"
         lanes = lanes_title(readings.lanes, is_running=readings.is_busy)
         self._speed.show(_section("Speed", _speed(readings)))
@@ -60,6 +66,10 @@ class EnginePanel(VerticalScroll, can_focus=False):
         self._heat.show(_section(heat_title(readings.heat), heat_rows(readings.heat, _HEAT_ROWS)))
         self._memory.show(_section("Memory", _memory(readings.info, readings.stats)))
         self._engine.show(_section("Engine", _engine(readings.info)))
+
+    def _can_wait(self, phase: str) -> bool:
+        is_writing = phase == self._phase and phase in ("thinking", "answering")
+        return is_writing and monotonic() - self._drawn_s < pace.FIGURES_EVERY_S
 
 
 def _section(title: str, *rows: Content) -> Content:

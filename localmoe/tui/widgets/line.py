@@ -3,8 +3,10 @@
 from textual.content import Content
 from textual.widgets import Static
 
+from localmoe.tui.widgets.settled import Settled
 
-class Line(Static):
+
+class Line(Settled, Static):
     """Draws only what changed, and without a new layout: the figures change many times a second."""
 
     def __init__(self, content: str | Content = "", *, id: str | None = None, classes: str = "") -> None:

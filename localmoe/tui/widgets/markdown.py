@@ -1,5 +1,6 @@
 """Markdown of a model: shown as written, never obeyed, and streamed without surprises."""
 
+from functools import cache
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -8,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.highlight import HighlightTheme, highlight
+from textual.widget import Widget
 from textual.widgets import Label, Markdown
 from textual.widgets._markdown import (
     MarkdownBlock,
@@ -20,9 +22,10 @@ from textual.widgets._markdown import (
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.copy_mark import CopyMark
 from localmoe.tui.widgets.line import Line
+from localmoe.tui.widgets.settled import Settled
 
 
-class Paragraph(MarkdownParagraph):
+class Paragraph(Settled, MarkdownParagraph):
     """Text that grows at its end: a new layout only for a new line, since a layout costs as much as ten repaints."""
 
     def set_content(self, content: Content) -> None:
@@ -90,7 +93,7 @@ class Table(MarkdownTable):
         await MarkdownBlock._update_from_block(self, block)
 
 
-class AnswerMarkdown(Markdown):
+class AnswerMarkdown(Settled, Markdown):
     """An answer. Links are shown and not followed; HTML is text."""
 
     DEFAULT_CSS = """
@@ -106,6 +109,7 @@ class AnswerMarkdown(Markdown):
         MarkdownBlockQuote { margin: 0 0 1 0; background: transparent; border-left: outer $secondary 50%; }
         MarkdownTable { background: transparent; }
         MarkdownHorizontalRule { border-bottom: solid $foreground 20%; padding-top: 0; }
+        & > .-last { margin-bottom: 0; }
     }
     """
 
@@ -118,7 +122,28 @@ class AnswerMarkdown(Markdown):
     }
 
     def __init__(self) -> None:
-        super().__init__(parser_factory=_parser, open_links=False)
+        super().__init__(parser_factory=cache(_parser), open_links=False)
+        self._last: Widget | None = None
+
+    async def write(self, text: str) -> None:
+        """Adds `text` at the end."""
+        await self.append(text)
+        self._mark_last()
+
+    async def write_anew(self, text: str) -> None:
+        """Shows `text` instead of what is there, parsed as a whole."""
+        await self.update(text)
+        self._mark_last()
+
+    def _mark_last(self) -> None:
+        """A class, since Textual styles all blocks again whenever one comes where a rule has `:last-child`."""
+        last = self.children[-1] if self.children else None
+        if last is not self._last:
+            if self._last:
+                self._last.remove_class("-last")
+            if last:
+                last.add_class("-last")
+            self._last = last
 
 
 def _extent(code: Content) -> tuple[int, int]:

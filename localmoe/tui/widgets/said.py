@@ -3,15 +3,15 @@
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Static
 
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.line import Line
+from localmoe.tui.widgets.settled import Settled
 
 _SHOWN_LINES, _SHOWN_LETTERS = 16, 2_000  # of a text that is longer than 1.5 times that
 
 
-class Said(Vertical):
+class Said(Settled, Vertical):
     """Never markup, never Markdown. A click opens and closes what is folded."""
 
     DEFAULT_CSS = """
@@ -30,7 +30,7 @@ class Said(Vertical):
         self._is_open = False
 
     def compose(self) -> ComposeResult:
-        yield Static(self._head, classes="said", markup=False)
+        yield Line(self._head, classes="said")
         yield Line(classes="fold")
 
     def on_mount(self) -> None:
@@ -47,7 +47,7 @@ class Said(Vertical):
 
     def _draw(self) -> None:
         shown = self._text if self._is_open else self._head
-        said, fold = self.query_one(".said", Static), self.query_one(".fold", Line)
+        said, fold = self.query_one(".said", Line), self.query_one(".fold", Line)
         said.update(shown)
         said.display = bool(shown)
         fold.display = self._is_foldable

@@ -8,9 +8,10 @@ from textual.widgets import Static
 from localmoe.tui import figures
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.line import Line
+from localmoe.tui.widgets.settled import Settled
 
 
-class Thought(Vertical):
+class Thought(Settled, Vertical):
     """`▸ Thought 812 tok, 41 s`."""
 
     DEFAULT_CSS = """

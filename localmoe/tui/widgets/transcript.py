@@ -170,6 +170,11 @@ class Transcript(VerticalScroll, can_focus=False):
 
     # Where the reader is
 
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Turns that grew are laid out already; in a view of another size, the end is to be found once more."""
+        layout = layout and container_size != self.container_size
+        return super()._size_updated(size, virtual_size, container_size, layout)
+
     def follow(self) -> None:
         """Goes to the end and stays there."""
         self._anchor_released = False

@@ -11,6 +11,7 @@ from localmoe.chat.history.records import Turn
 from localmoe.events import Failed
 from localmoe.tui.widgets.edge import Edge
 from localmoe.tui.widgets.failure import Failure
+from localmoe.tui.widgets.settled import Settled
 from localmoe.tui.widgets.user_turn import UserTurn
 
 NUM_AT_ONCE = 8  # entries that are mounted together
@@ -29,7 +30,7 @@ class Fault:
 Entry = Turn | Fault
 
 
-class Turns(Vertical):
+class Turns(Settled, Vertical):
     """The entries from `first` to `end` are mounted, the oldest at the top."""
 
     DEFAULT_CSS = """

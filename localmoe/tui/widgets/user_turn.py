@@ -1,16 +1,17 @@
 """What the user said, exactly as written; files and long texts folded."""
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Static
+from textual.containers import Vertical
 
 from localmoe.chat.attachment import sections
 from localmoe.tui.printable import printable
 from localmoe.tui.widgets.copy_mark import CopyMark
+from localmoe.tui.widgets.line import Line
 from localmoe.tui.widgets.said import Said
+from localmoe.tui.widgets.settled import Settled, SettledRow
 
 
-class UserTurn(Vertical):
+class UserTurn(Settled, Vertical):
     """Never markup, never Markdown: a question shows as it was typed."""
 
     DEFAULT_CSS = """
@@ -26,8 +27,8 @@ class UserTurn(Vertical):
         self.text = text
 
     def compose(self) -> ComposeResult:
-        with Horizontal(classes="head"):
-            yield Static("You", classes="role", markup=False)
+        with SettledRow(classes="head"):
+            yield Line("You", classes="role")
             yield CopyMark(lambda: printable(self.text), "the question")
         place = 0
         for section in sections(self.text):
