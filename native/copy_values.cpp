@@ -84,7 +84,7 @@ bool stream(const uint8_t* from, uint8_t* to, size_t num_bytes) {
       marks |= Kind::mark(line[i]);
     }
   }
-  return _mm_movemask_epi8(reinterpret_cast<__m128i>(marks & Vector{} + Kind::top)) != 0;
+  return _mm_movemask_epi8(reinterpret_cast<__m128i>(marks & (Vector{} + Kind::top))) != 0;
 }
 
 constexpr size_t kChunk = 16 << 10;  // of which all are looked at before the bad one is looked for
