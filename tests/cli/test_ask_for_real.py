@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from process import MAIN
+from safetensors.torch import load_file, save_file
 from tiny import SHAPES, make_checkpoint
 
 
@@ -32,8 +33,18 @@ def test_an_answer_never_imports_torch_nor_textual(home, model):
     assert not loaded & {"torch", "textual", "rich", "transformers", "huggingface_hub", "triton"}
 
 
-def test_an_interrupt_keeps_what_was_said(home, model):
-    process = home.start("ask", "-m", model, "--json", "--stream", "--temperature", "2", "Hi")
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A model that never ends an answer by itself: some other token always has a logit above EOS' zero."""
+    folder = make_checkpoint(tmp_path_factory.mktemp("endless"), num_hidden_layers=8)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"][1] = 0
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def test_an_interrupt_keeps_what_was_said(home, endless):
+    process = home.start("ask", "-m", endless, "--json", "--stream", "--temperature", "0", "Hi")
     for line in process.stdout:
         if b"TextDelta" in line:
             break
