@@ -1,7 +1,9 @@
 """Suite mixed: what it measures, at sizes that take seconds."""
 
 import math
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tiny import SHAPES, make_checkpoint
@@ -87,6 +89,16 @@ def test_targets_decide_whether_a_rate_is_kept_to(ground):
         instance = rivals.ours(ground)
         assert Trial(instance, alone, classes).keeps(rate=50.0) is expected
         instance.close()
+
+
+def test_an_answer_that_takes_longer_than_all_its_tokens_may_is_late_before_it_ends():
+    meter = SimpleNamespace(ttft_s=0.0, decode_tok_s=None)
+    job = SimpleNamespace(
+        meter=meter, since_s=time.monotonic(), stream=SimpleNamespace(ended=False, cancel=lambda: None)
+    )
+    instance = SimpleNamespace(ask=lambda *_: job)
+    alone = Alone({SHORT_TOKENS: 1.0, LONG_TOKENS: 1.0}, 1.0)
+    assert not Trial(instance, alone, (Factors(1e6, 1e-6),) * 2).keeps(rate=50.0)
 
 
 class Steps(Search):

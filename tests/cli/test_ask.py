@@ -1,16 +1,20 @@
 """What `localmoe ask` prints where, and how it ends."""
 
+import fcntl
 import json
 import re
 import signal
+import subprocess
+import termios
 import time
+from array import array
 
 import pytest
 from process import scripted
 
 HELLO = scripted("'Hello there.'")
 THINKING = scripted("Script('Two.\\nOr so.', thought='One and one.')")
-SLOW = scripted("Script('one two three four five six seven eight', prefill_ticks=1)", time_scale=4)
+SLOW = "import os" + scripted("Script('one two three four five six seven eight', prefill_ticks=1)", time_scale=4)
 
 
 def lines(raw: bytes) -> list[str]:
@@ -202,8 +206,8 @@ def test_an_interrupted_answer_is_kept(home):
 
 
 def test_an_interrupted_json_answer_says_so(home):
-    process = home.start("ask", "--json", "Hi", program=SLOW)
-    time.sleep(1.5)
+    process = home.start("ask", "--json", "Hi", program=SLOW.replace("return Scr", "os.write(2, b'up'); return Scr"))
+    assert process.stderr.read(2) == b"up"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=20)
     assert process.returncode == 130
@@ -254,9 +258,13 @@ def test_a_second_interrupt_does_not_wait(home):
 
 
 def test_an_interrupt_while_reading_stdin_ends_with_130(home):
-    process = home.start("ask", program=HELLO.replace("main()", "print('up', flush=True); main()"), stdin=-1)
-    process.stdout.readline()
-    time.sleep(0.5)
+    process = home.start("ask", program=HELLO, stdin=subprocess.PIPE)
+    process.stdin.write(b"Hi")
+    process.stdin.flush()
+    left = array("i", [2])
+    while left[0]:  # bytes that nobody has read yet: while a program is still loading, Python may lose an interrupt
+        time.sleep(0.05)
+        fcntl.ioctl(process.stdin, termios.FIONREAD, left)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
     assert process.stderr.read() == b""

@@ -19,7 +19,7 @@ from localmoe.engine.job import Job, Targets
 
 STEP = 1.25  # from one rate to the next
 HIGHEST, LOWEST = 8, -8
-FAR = 4  # steps below ours: a rival that keeps to none of those does less than 0.41 of it
+NEAR, FAR = 2, 4  # steps below ours: a rival that keeps to none down to the far one does less than 0.41 of it
 CHUNKS = (32, 64, 128)
 KEPT = 0.9  # of the requests
 WAIT_S = 15.0  # after the last request has come
@@ -78,8 +78,8 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
     systems = {
         "ours": [System("ours", lambda: rivals.ours(ground))],
         "exclusive": [System("exclusive", lambda: rivals.exclusive(ground))],
-        "chunked": [System(f"chunked-{c}", lambda c=c: rivals.chunked(ground, c)) for c in CHUNKS],  # type: ignore[misc]
         "split": [System("split", lambda: rivals.split(ground))],
+        "chunked": [System(f"chunked-{c}", lambda c=c: rivals.chunked(ground, c)) for c in CHUNKS],  # type: ignore[misc]
     }
     end_s, isa = time.monotonic() + BUDGET_S, str(ground.network.isa)
     search = Search(alone, MIXED, listener, end_s - LOOSE_S)
@@ -165,8 +165,9 @@ class Search:
         return found
 
     def look_below(self, ours: Found) -> None:
-        """Rivals are looked for from our rate down, not from the highest: they may do better, but seldom do."""
-        self._highest, self.lowest = ours.step, max(LOWEST, ours.step - FAR)
+        """Rivals are looked for from a little below our rate, not from the highest: few do better."""
+        self.lowest = max(LOWEST, ours.step - FAR)
+        self._highest = max(self.lowest, ours.step - NEAR)
 
     def climb(self, system: System, found: Found) -> Found:
         """The largest rate from `found` on that `system` keeps to, or `found` where it does no better."""
@@ -232,15 +233,19 @@ class Trial:
         return any(not job.stream.ended for _, job in self._jobs)
 
     def _late(self) -> list[int]:
-        """Of each class, those that have missed a target; those that have not ended may yet."""
+        """Of each class, those that have missed a target, or are sure to."""
         late = [0] * len(self._classes)
         for arrival, job in self._jobs:
-            targets, ttft_s, tok_s = (
-                self._alone.targets(arrival, self._classes),
-                job.meter.ttft_s,
-                job.meter.decode_tok_s,
-            )
-            waited_s = time.monotonic() - job.since_s if ttft_s is None else ttft_s
-            is_slow = job.stream.ended and (not tok_s or 1 / tok_s > targets.tpot_s)
-            late[arrival.target] += waited_s > targets.ttft_s or is_slow
+            targets = self._alone.targets(arrival, self._classes)
+            late[arrival.target] += _is_late(job, targets, arrival.answer)
         return late
+
+
+def _is_late(job: Job, targets: Targets, answer: int) -> bool:
+    """Whether `job` missed a target, or will whatever comes: its answer has `answer` tokens."""
+    ttft_s, tok_s, gone_s = job.meter.ttft_s, job.meter.decode_tok_s, time.monotonic() - job.since_s
+    if ttft_s is None:
+        return gone_s > targets.ttft_s
+    if job.stream.ended:
+        return ttft_s > targets.ttft_s or not tok_s or 1 / tok_s > targets.tpot_s
+    return ttft_s > targets.ttft_s or gone_s - ttft_s > (answer - 1) * targets.tpot_s
