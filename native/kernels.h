@@ -11,6 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 
+// Small functions of kernels become part of their callers, whatever an optimiser thinks of it.
+#ifndef KERNEL_INLINED
+#define KERNEL_INLINED __attribute__((always_inline))
+#endif
+#define KERNEL_INLINE inline KERNEL_INLINED
+
 namespace localmoe {
 
 enum class WeightType : uint8_t { fp8, bf16, f32 };

@@ -146,7 +146,7 @@ void score_keys(const LatentBlock& job, const Element* rows, float* scores, uint
   const auto strip_bytes = static_cast<ptrdiff_t>(head_strip_floats(width) * sizeof(float));
   const auto* q = reinterpret_cast<const uint8_t*>(job.q);
   alignas(64) TileSums sums[4];
-  const auto lay_out = [&](int step, auto range) __attribute__((always_inline)) {
+  const auto lay_out = [&](int step, auto range) KERNEL_INLINED {
     const int key = step / steps * kTileCols;
     const int k = step % steps * kTileCols;
     lay_out_keys(range, rows + static_cast<ptrdiff_t>(key) * width + k, width, width - k, rooms[step % 2], ahead);
@@ -159,7 +159,7 @@ void score_keys(const LatentBlock& job, const Element* rows, float* scores, uint
     const Factor keys = laid_out_keys(rows + static_cast<ptrdiff_t>(key) * width + k, width, width - k, rooms[step % 2]);
     keep_order();
     const Factor heads{q + step % steps * kTermTiles, strip_bytes, kTileRowBytes};
-    multiply_terms<2, Strips, kKeyTerms, kTerms, kTileCols>(keys, heads, [&](auto range) __attribute__((always_inline)) {
+    multiply_terms<2, Strips, kKeyTerms, kTerms, kTileCols>(keys, heads, [&](auto range) KERNEL_INLINED {
       if (step + 1 < total) lay_out(step + 1, range);
     });
     if (k + kTileCols < width && (k + kTileCols) % kScorePanel != 0) continue;
@@ -214,7 +214,7 @@ void add_values(const LatentBlock& job, const Element* rows, const uint8_t* p, c
   const int steps = (num + kTileCols - 1) / kTileCols;
   const int total = (rank + kTileCols - 1) / kTileCols * steps;
   alignas(64) TileSums sums[4];
-  const auto lay_out = [&](int step, auto range) __attribute__((always_inline)) {
+  const auto lay_out = [&](int step, auto range) KERNEL_INLINED {
     const int key = step % steps * kTileCols;
     const int col = step / steps * kTileCols;
     lay_out_values(range, rows + key * width + col, width, num - key, rank - col, rooms[step % 2], ahead);
@@ -225,7 +225,7 @@ void add_values(const LatentBlock& job, const Element* rows, const uint8_t* p, c
     keep_order();
     const Factor weights{p + step % steps * kTermTiles, kPageSize, kTileRowBytes};
     const Factor values{rooms[step % 2], kTermTiles, kTileRowBytes};
-    multiply_terms<Strips, 2, kTerms, kValueTerms, kTileRows>(weights, values, [&](auto range) __attribute__((always_inline)) {
+    multiply_terms<Strips, 2, kTerms, kValueTerms, kTileRows>(weights, values, [&](auto range) KERNEL_INLINED {
       if (step + 1 < total) lay_out(step + 1, range);
     });
     if ((step + 1) % steps != 0) continue;

@@ -1,6 +1,5 @@
 // Eight lanes in AVX2, FMA and F16C. Same vocabulary as vec_scalar-inl.h, but for FP8, which fp8_*-inl.h decode.
 
-#define KERNEL_INLINE inline __attribute__((always_inline))
 #define KERNEL_UNROLL _Pragma("GCC unroll 32")
 
 constexpr int kLanes = 8;

@@ -1,7 +1,6 @@
 // Sixteen lanes in AVX-512 (F, BW, VL, DQ). Same vocabulary as vec_scalar-inl.h; FP8 goes through FP16, as in
 // fp8_f16c-inl.h, which says why.
 
-#define KERNEL_INLINE inline __attribute__((always_inline))
 #define KERNEL_UNROLL _Pragma("GCC unroll 32")
 
 constexpr int kLanes = 16;

@@ -1,6 +1,5 @@
 // Eight lanes as plain arrays: the vector vocabulary of every target, in the form that is easiest to check.
 
-#define KERNEL_INLINE inline __attribute__((always_inline))
 #define KERNEL_UNROLL  // nothing: lanes are loops already, and unrolling them takes the compiler half a minute
 
 constexpr int kLanes = 8;
