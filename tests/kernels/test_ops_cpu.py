@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -218,7 +218,7 @@ def test_route(target, name, tokens):
     same(np.take_along_axis(weights, order, 1), np.take_along_axis(truth.weights.numpy(), true_order, 1))
 
 
-@lru_cache(maxsize=8)
+@cache
 def make_experts(num_experts, hidden, inter, kind, num_parts=1):
     """Random experts, their rows shared out over `num_parts` blobs; made once for all targets, and only read."""
     shapes = [(inter, hidden), (inter, hidden), (hidden, inter)]
