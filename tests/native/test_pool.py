@@ -149,12 +149,18 @@ def test_a_program_that_goes_early_gets_the_workers_of_other_bulk_work(early):
     assert (done < 0.5) == early
 
 
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
-def test_the_urgent_class_gets_its_share_of_the_workers_where_it_could_have_more(share):
+@pytest.fixture(scope="module")
+def endless():
+    """A pool, and programs of both classes that run until they are cancelled."""
     pool = native.Pool([-1, -1])
-    pool.share = share
     # Stages of 170 bulk tiles: where they end one worker may find none for a while, and then takes urgent ones.
-    urgent, bulk = deep_program(pool, 1, 50000, width=1024), deep_program(pool, 1280, 500, width=1024)
+    return pool, deep_program(pool, 1, 50000, width=1024), deep_program(pool, 1280, 500, width=1024)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_the_urgent_class_gets_its_share_of_the_workers_where_it_could_have_more(endless, share):
+    pool, urgent, bulk = endless
+    pool.share = share
     with running(urgent, 1, urgent=True), running(bulk, 1280, urgent=False):
         while not all(pool.counters().tiles):
             time.sleep(0.01)
