@@ -9,8 +9,8 @@ import pytest
 from tiny import SHAPES, make_checkpoint
 
 from localmoe.bench.kernels import make_workers
-from localmoe.bench.mixed import beside, preempt, rivals
-from localmoe.bench.mixed.goodput import Alone, Factors, Found, Search, System, Trial
+from localmoe.bench.mixed import beside, goodput, preempt, rivals
+from localmoe.bench.mixed.goodput import Alone, Factors, Found, Result, Search, System, Trial
 from localmoe.bench.mixed.trace import LONG_TOKENS, NUM_REQUESTS, SHORT_TOKENS, arrivals
 from localmoe.bench.shapes import Shapes
 from localmoe.engine.instance import Instance, opened
@@ -109,8 +109,7 @@ class Steps(Search):
         self.most, self.left = most, num_runs
 
     def _has_time(self):
-        self.is_cut = not self.left
-        return not self.is_cut
+        return self.left > 0
 
     def _keeps(self, system, step):
         self.left -= 1
@@ -123,27 +122,57 @@ A, B = System("a", None), System("b", None)
 @pytest.mark.parametrize(("a", "b"), [(3, 1), (1, 3), (-4, -5), (-3, -1), (0, 0)])
 def test_the_largest_rate_of_several_systems_is_found(a, b):
     search = Steps({"a": a, "b": b})
-    found = search.best_of([A, B])
-    assert found == Found(A if a >= b else B, max(a, b)) and not search.is_cut
-    assert search.rate(found.step + 1) == pytest.approx(1.25 * search.rate(found.step))
-    looser = Steps({"a": a + 2, "b": b + 2})
-    assert looser.climb(found.system, found).step == max(a, b) + 2
+    result = search.best_of([A, B])
+    assert result == Result(Found(A if a >= b else B, max(a, b)), max(a, b) + 1)
+    assert search.rate(result.above) == pytest.approx(1.25 * search.rate(result.found.step))
+
+
+@pytest.mark.parametrize("more", range(12))
+def test_looser_targets_are_looked_for_from_there(more):
+    assert Steps({"a": -3 + more}).climb_from(Found(A, -3)) == Result(Found(A, -3 + more), -2 + more)
 
 
 @pytest.mark.parametrize(("rival", "found"), [(5, 5), (2, 2), (1, 1), (-2, -2), (-3, None)])
 def test_a_rival_is_found_from_our_rate_up_or_a_few_steps_below(rival, found):
     search = Steps({"a": 2, "b": rival})
-    search.look_below(search.best_of([A]))
-    assert search.best_of([B]) == (None if found is None else Found(B, found))
-    assert search.lowest == -2
+    search.look_below(search.best_of([A]).found)
+    expected = Result(None, -2) if found is None else Result(Found(B, found), found + 1)
+    assert search.best_of([B]) == expected
 
 
 def test_nothing_is_found_where_every_rate_is_too_high():
-    search = Steps({"a": -100, "b": -100})
-    assert search.best_of([A, B]) is None and not search.is_cut
+    assert Steps({"a": -100, "b": -100}).best_of([A, B]) == Result(None, -8)
 
 
-def test_a_search_that_the_time_ends_is_told_from_one_that_found_its_end():
-    search = Steps({"a": 3}, num_runs=4)
-    search.best_of([A])
-    assert search.is_cut
+@pytest.mark.parametrize("num_runs", range(20))
+def test_a_search_that_the_time_ends_says_what_it_knows(num_runs):
+    most = {"a": 3, "b": -1}
+    for group, best in (([A], 3), ([B], -1), ([A, B], 3)):
+        result = Steps(most, num_runs).best_of(group)
+        if result is None:
+            assert num_runs <= len(group)
+        else:
+            assert result.above > best and (result.found is None or result.found.step <= best)
+    whole = Steps(most).best_of([A, B])
+    assert Steps(most, 8).best_of([A, B]) == whole and Steps(most, 5).best_of([A, B]) != whole
+
+
+def test_rows_of_what_is_known_and_of_what_is_only_bounded():
+    search = Steps({})
+    results = {
+        "ours": Result(Found(A, 0), 1),
+        "exclusive": Result(Found(B, -2), -1),
+        "split": Result(None, -4),
+        "chunked": Result(Found(B, -6), -4),  # the time ended before the one between was tried
+    }
+    rows = {row.case: row for row in goodput._rows("goodput", search, results, "avx2")}
+    against = {
+        "exclusive": ("exclusive's", 2),
+        "split": ("more than split's", 4),
+        "chunked": ("more than chunked's", 4),
+    }
+    assert set(rows) == {f"goodput-vs-{name}" for name in against}
+    for name, (words, steps) in against.items():
+        row = rows[f"goodput-vs-{name}"]
+        assert (row.against, row.ratio) == (words, pytest.approx(1.25**steps))
+    assert not list(goodput._rows("goodput", search, {}, "avx2"))

@@ -20,12 +20,13 @@ from localmoe.engine.job import Job, Targets
 STEP = 1.25  # from one rate to the next
 HIGHEST, LOWEST = 8, -8
 NEAR, FAR = 2, 4  # steps below ours: a rival that keeps to none down to the far one does less than 0.41 of it
+UNTRIED = 99  # a step that no search comes to
 CHUNKS = (32, 64, 128)
 KEPT = 0.9  # of the requests
 WAIT_S = 15.0  # after the last request has come
 POLL_S = 0.005
 BUDGET_S = 720.0  # no further run of the trace is begun after this
-LOOSE_S = 240.0  # of it, kept for the loose targets
+LOOSE_S = 180.0  # of it, kept for the loose targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,14 @@ class Found:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The largest rate that was found, if any was, and a step at which none keeps to its targets any more."""
+
+    found: Found | None
+    above: int
+
+
 def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
     """Rows goodput-vs-exclusive, -chunked and -split, and the same at loose targets as goodput-loose-vs-...
 
@@ -83,42 +92,38 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
     }
     end_s, isa = time.monotonic() + BUDGET_S, str(ground.network.isa)
     search = Search(alone, MIXED, listener, end_s - LOOSE_S)
-    best = _found(
-        search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()}, listener
-    )
-    yield from _rows("goodput", search, best, isa)
+    results = _search(search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()})
+    yield from _rows("goodput", search, results, isa)
     search = Search(alone, LOOSE, listener, end_s)
-    climbs = {
-        name: partial(search.climb, found.system, found) if found else partial(search.best_of, systems[name])
-        for name, found in best.items()
+    finds = {
+        name: partial(search.climb_from, result.found) if result.found else partial(search.best_of, systems[name])
+        for name, result in results.items()
     }
-    yield from _rows("goodput-loose", search, _found(search, "goodput-loose", climbs, listener), isa)
+    yield from _rows("goodput-loose", search, _search(search, "goodput-loose", finds), isa)
 
 
-def _found(
-    search: "Search", prefix: str, finds: Mapping[str, Callable[[], Found | None]], listener: Listener
-) -> dict[str, Found | None]:
-    """What each finds. One that the end of the time cuts short has found too little, and is left out."""
-    best: dict[str, Found | None] = {}
+def _search(search: "Search", prefix: str, finds: Mapping[str, Callable[[], Result | None]]) -> dict[str, Result]:
+    """What each finds until the time is up."""
+    results: dict[str, Result] = {}
     for name, find in finds.items():
-        found = find()
-        if search.is_cut:
-            listener.warn(f"{prefix} of {name} is left out: the time is up")
+        if not (result := find()):
+            search.listener.warn(f"{prefix} of {name} is left out: the time is up")
             break
-        best[name] = found
-        if name == "ours" and found:
-            search.look_below(found)
-    return best
+        results[name] = result
+        if name == "ours" and result.found:
+            search.look_below(result.found)
+    return results
 
 
-def _rows(prefix: str, search: "Search", best: Mapping[str, Found | None], isa: str) -> Iterator[Row]:
-    """Beside the rates of the others; of one that keeps to none, beside the lowest: its own is below."""
-    ours, lowest = best.get("ours"), search.lowest
-    for name, found in best.items():
+def _rows(prefix: str, search: "Search", results: Mapping[str, Result], isa: str) -> Iterator[Row]:
+    """Beside the rates of the others; of one whose own is not known, beside one that is too high for it."""
+    ours = results["ours"].found if "ours" in results else None
+    for name, result in results.items():
         if ours and name != "ours":
             row = Row("mixed", f"{prefix}-vs-{name}", "req_s", search.rate(ours.step), "req/s", isa=isa)
-            against = f"{name}'s" if found else f"more than {name}'s"
-            yield compared(row, search.rate(found.step if found else lowest), against)
+            is_known = result.found is not None and result.found.step + 1 == result.above
+            against = f"{name}'s" if is_known else f"more than {name}'s"
+            yield compared(row, search.rate(result.above - is_known), against)
 
 
 def _alone(ground: Ground, listener: Listener) -> Alone:
@@ -149,54 +154,69 @@ class Search:
     """Finds rates."""
 
     def __init__(self, alone: Alone, classes: Sequence[Factors], listener: Listener, end_s: float) -> None:
+        self.listener = listener
         self._alone = alone
         self._classes = classes
-        self._listener = listener
         self._end_s = end_s
-        self.is_cut = False  # by the end of the time
-        self._highest, self.lowest = HIGHEST, LOWEST  # of the steps that are tried
+        self._highest, self._lowest = HIGHEST, LOWEST  # of the steps that are tried
         self._first = 0.35 / (0.8 * alone.ttft_s[SHORT_TOKENS] + 0.2 * alone.ttft_s[LONG_TOKENS] + 30 * alone.tpot_s)
 
-    def best_of(self, systems: Sequence[System]) -> Found | None:
-        """The largest rate that one of `systems` keeps to, in steps of STEP; None where none of those tried is."""
-        found = self._first_found(systems)
-        for system in systems:
-            found = found and self.climb(system, found)
-        return found
+    def best_of(self, systems: Sequence[System]) -> Result | None:
+        """The largest rate that one of `systems` keeps to, in steps of STEP; None where the time was too short to tell.
+
+        Down from the highest by two: a rate that is too high is decided soon.
+        """
+        above = UNTRIED
+        for step in range(self._highest, self._lowest - 1, -2):
+            for system in systems:
+                if not self._has_time():
+                    return _result(None, above)
+                if self._keeps(system, step):
+                    return self._climb(systems, Found(system, step), above, (1,))
+            above = step
+        return Result(None, above)
 
     def look_below(self, ours: Found) -> None:
         """Rivals are looked for from a little below our rate, not from the highest: few do better."""
-        self.lowest = max(LOWEST, ours.step - FAR)
-        self._highest = max(self.lowest, ours.step - NEAR)
+        self._lowest = max(LOWEST, ours.step - FAR)
+        self._highest = max(self._lowest, ours.step - NEAR)
 
-    def climb(self, system: System, found: Found) -> Found:
-        """The largest rate from `found` on that `system` keeps to, or `found` where it does no better."""
-        while self._has_time() and self._keeps(system, found.step + 1):
-            found = Found(system, found.step + 1)
-        return found
+    def climb_from(self, found: Found) -> Result | None:
+        """The largest rate from `found` on that its system keeps to; None where the time was too short to tell."""
+        return self._climb([found.system], found, UNTRIED, (4, 2, 1))
 
     def rate(self, step: int) -> float:
         """Requests a second."""
         return float(self._first * STEP**step)
 
-    def _first_found(self, systems: Sequence[System]) -> Found | None:
-        """Down from the rate of those before: a rate that is too high is decided soon."""
-        for step in range(self._highest, self.lowest - 1, -2):
-            for system in systems:
-                if self._has_time() and self._keeps(system, step):
-                    return Found(system, step)
-        return None
+    def _climb(self, systems: Sequence[System], found: Found, above: int, strides: Sequence[int]) -> Result | None:
+        """One after another goes on from `found`, to below the step `above` at which all of them fail."""
+        for system in systems:
+            fails = above
+            for stride in strides:
+                while found.step + stride < fails:
+                    if not self._has_time():
+                        return _result(found, fails if system is systems[-1] else above)
+                    if self._keeps(system, found.step + stride):
+                        found = Found(system, found.step + stride)
+                    else:
+                        fails = found.step + stride
+        return Result(found, found.step + 1)
 
     def _has_time(self) -> bool:
-        self.is_cut = time.monotonic() >= self._end_s
-        return not self.is_cut
+        return time.monotonic() < self._end_s
 
     def _keeps(self, system: System, step: int) -> bool:
         rate = self.rate(step)
-        self._listener.progress(f"goodput: {system.name} at {rate:.2f} requests a second")
+        self.listener.progress(f"goodput: {system.name} at {rate:.2f} requests a second")
         with closing(system.make()) as instance:
             _answered(instance, SHORT_TOKENS, 4, 77)  # its programs' memory is touched
             return Trial(instance, self._alone, self._classes).keeps(rate)
+
+
+def _result(found: Found | None, above: int) -> Result | None:
+    """Of a search that the end of the time cuts short."""
+    return None if above == UNTRIED else Result(found, above)
 
 
 class Trial:
