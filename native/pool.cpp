@@ -64,8 +64,9 @@ void Share::spend(int urgency, int64_t ns, bool has_bulk, int64_t now) {
   } while (!lead_.compare_exchange_weak(before, after, std::memory_order_relaxed));
   if (after > 0) {
     if (!is_used_up()) is_used_up_.store(true, std::memory_order_relaxed);
-  } else if (after <= -turn_ && is_used_up() && is_used_up_.exchange(false, std::memory_order_relaxed)) {
-    free_since_ns_.store(now, std::memory_order_relaxed);
+  } else if (after <= -turn_ && is_used_up()) {
+    free_since_ns_.store(now, std::memory_order_relaxed);  // first: whoever finds the share free looks at this
+    is_used_up_.store(false, std::memory_order_release);
   }
 }
 

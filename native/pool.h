@@ -36,7 +36,7 @@ class Share {
   int get() const { return urgent_.load(std::memory_order_relaxed); }
 
   // Whether the urgent class has had its share, and no turn is due to it yet.
-  bool is_used_up() const { return is_used_up_.load(std::memory_order_relaxed); }
+  bool is_used_up() const { return is_used_up_.load(std::memory_order_acquire); }
   // Since when it had not; looked at only while it has not.
   int64_t free_since_ns() const { return free_since_ns_.load(std::memory_order_relaxed); }
 
