@@ -4,6 +4,7 @@ A step's stream writes a request's number before what it computes and the same n
 part in it; who computes a prompt waits between the two.
 """
 
+from localmoe import _native as native
 from localmoe.devices.device import Device, Flag, Stream
 
 
@@ -40,5 +41,5 @@ class Turns:
                 flag.set(self._count)
 
     def wait(self, request: int, timeout: float) -> bool:
-        """Whether it is given back within `timeout` seconds; raises what the stream failed with that was to do so."""
-        return self._given.wait(request, timeout)
+        """Whether it is given back within `timeout` seconds. Where its stream fails, `settle` gives it back."""
+        return native.wait_word(self._given.memory, request, timeout)
