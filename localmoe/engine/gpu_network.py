@@ -140,7 +140,7 @@ class GpuNetwork:
             mixed = self._mixed(max_tokens, recorded) if few < max_tokens else None
         elif few >= EARLY_FROM:
             mixed, few = self._in_tiles(few, recorded), EARLY_FROM - 1
-        beside = self._beside(few, recorded, urgent=False)
+        beside = self._beside(few, recorded, urgency="bulk")
         self._open.callback(beside.close)
         return GpuProgram(max_tokens, beside, mixed, self._streams(max_tokens, recorded), recorded, self._seen)
 

@@ -75,7 +75,7 @@ def preempted(device: CudaDevice) -> Preempted:
 
 def measured(device: CudaDevice, gpu: Gpu, work: Work, tile_s: float) -> Preempted:
     """Steps alone, then beside the product without end, once in each form."""
-    turns, steps, prompt = Turns(device), device.new_stream("steps", urgent=True), device.new_stream("prompt")
+    turns, steps, prompt = Turns(device), device.new_stream("steps", urgency="urgent"), device.new_stream("prompt")
     residents = Residents(gpu, turns)
 
     def stay(look: Callable[[], None]) -> None:
