@@ -120,6 +120,15 @@ class GpuNetwork:
         """The whole network for up to `max_tokens` tokens: for steps, or with a ring on each GPU where so many come."""
         return self._steps(max_tokens) if max_tokens <= MAX_BATCH else self._reading(max_tokens)
 
+    def passing(self, max_tokens: int) -> GpuSteps:
+        """What reads prompts while a longer one's run goes on: like a step on the first GPU, but behind those."""
+        turns, recorded = self._askers.passing if self._askers else None, Spans()
+
+        def make(hot: HotExperts | None) -> Beside:
+            return self._beside(max_tokens, recorded, hot=hot, turns=turns, urgency="early")
+
+        return self._telling(make, num_hot=0)
+
     def _steps(self, max_tokens: int) -> GpuSteps:
         sharing, recorded = self._streaming.sharing, Spans()
         turns = self._askers.steps if self._askers else None
