@@ -30,7 +30,10 @@ from localmoe.model.programs import HostPrograms, PieceProgram, Programs, chosen
 
 
 class Batch:
-    """The programs of one batch, up to `max_tokens` tokens, and the words that device and CPU wait for."""
+    """The programs of one batch, up to `max_tokens` tokens, and the words that device and CPU wait for.
+
+    `early`: where it is not urgent, the CPU computes its experts before those of other prompts.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class Batch:
         hot: HotExperts | None,
         spans: Spans,
         turns: Turns | None = None,
+        *,
+        early: bool = False,
     ) -> None:
         self._with_prompts = turns
         self._stream = stream
@@ -49,6 +54,8 @@ class Batch:
         self._own = programs.own(max_tokens)
         self._offers, self._sums = stops_of(self._own, "offer"), stops_of(self._own, "exchange")
         self._mixtures = host.mixtures(max_tokens, takes_bf16=offers_bf16(self._own))
+        if early:
+            self._mixtures.go_early()
         self._givens, self._experts = stops_of(self._mixtures, "given"), stops_of(self._mixtures, "experts")
         self._hot = hot
         self._hot_part = DevicePart(programs, max_tokens) if hot else None

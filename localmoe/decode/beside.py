@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from localmoe.decode.alternation import LayerTimes
 from localmoe.decode.batch import Batch
 from localmoe.decode.hot import HotExperts
-from localmoe.devices.device import Device
+from localmoe.devices.device import Device, Urgency
 from localmoe.devices.spans import Spans
 from localmoe.devices.turns import Turns
 from localmoe.errors import CancelledError
@@ -43,8 +43,8 @@ class Beside:
 
     `programs` makes what the device computes with, `host` what the CPU does: its experts rest in memory. `hot` are
     experts that lie on the device; the caller closes them. `alternation` None: never, which saves a second batch's
-    activations. `recorded` gets spans of all runs. `turns`: with prompts that the device computes meanwhile;
-    `urgent`: before whatever else it computes.
+    activations. `recorded` gets spans of all runs. `turns`: with prompts that the device computes meanwhile.
+    `urgency` says what goes before what there, and on the CPU which prompts do.
 
     One run at a time. Whatever ends a run (a flag, a lost device), the next one finds everything free.
     Raises OutOfMemoryError where the device, or memory that can be page-locked, does not suffice.
@@ -62,7 +62,7 @@ class Beside:
         alternation: Alternation | None = None,
         recorded: Spans | None = None,
         turns: Turns | None = None,
-        urgent: bool = True,
+        urgency: Urgency = "urgent",
     ) -> None:
         self.max_tokens = max_tokens
         self.recorded = Spans() if recorded is None else recorded
@@ -70,10 +70,10 @@ class Beside:
         self._device = device
         self._alternation = alternation
         self._turns = turns
-        self._stream = device.new_stream("compute", urgent=urgent)
+        self._stream = device.new_stream("compute", urgency=urgency)
         self._done = device.new_event()
         self._batches = [
-            Batch(device, self._stream, programs, host, max_tokens, hot, self.recorded, turns)
+            Batch(device, self._stream, programs, host, max_tokens, hot, self.recorded, turns, early=urgency == "early")
             for _ in range(1 if alternation is None else 2)
         ]
         self._running = self._batches[:1]  # in the last run

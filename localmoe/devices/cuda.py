@@ -15,7 +15,7 @@ from localmoe.devices.cuda_event import Clock, CudaEvent, Point
 from localmoe.devices.cuda_flag import CudaFlag
 from localmoe.devices.cuda_runtime import Runtime
 from localmoe.devices.cuda_stream import CudaStream
-from localmoe.devices.device import Bytes, Flag
+from localmoe.devices.device import Bytes, Flag, Urgency
 from localmoe.errors import DeviceLostError, OutOfMemoryError
 
 NUM_READERS = 4  # of files, each with a page-locked buffer
@@ -75,10 +75,10 @@ class CudaDevice:
         """As device.Device says, by the GPU's own clock."""
         return None if self.failure else self.guard(lambda: self.meter.rate)
 
-    def new_stream(self, name: str, *, urgent: bool = False) -> CudaStream:
+    def new_stream(self, name: str, *, urgency: Urgency = "bulk") -> CudaStream:
         """As device.Device says."""
         self._raise_if_lost()
-        stream = self.guard(lambda: CudaStream(self, f"{self.name}-{name}", urgent=urgent))
+        stream = self.guard(lambda: CudaStream(self, f"{self.name}-{name}", urgency=urgency))
         self._streams.append(stream)
         return stream
 

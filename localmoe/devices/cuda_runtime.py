@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from localmoe.devices.device import Urgency
+
 
 class Word(Protocol):
     """32 bits of page-locked memory that the host reads and writes at once, and streams in their order."""
@@ -59,8 +61,8 @@ class Runtime(Protocol):
         """Lets go of what was locked from `address` on."""
         ...
 
-    def new_stream(self, *, urgent: bool = False) -> Any:
-        """`urgent`: blocks of its kernels come before those of others that have not begun."""
+    def new_stream(self, *, urgency: Urgency = "bulk") -> Any:
+        """Blocks of more urgent ones' kernels come before those of others that have not begun."""
         ...
 
     def new_event(self) -> Any: ...

@@ -15,7 +15,7 @@ from localmoe.devices.cuda_copy import BouncedStep, as_bytes
 from localmoe.devices.cuda_event import CudaEvent, Point
 from localmoe.devices.cuda_flag import CudaFlag
 from localmoe.devices.cuda_peer import Relay
-from localmoe.devices.device import Event, Flag, Step
+from localmoe.devices.device import Event, Flag, Step, Urgency
 
 if TYPE_CHECKING:
     from localmoe.devices.cuda import CudaDevice
@@ -35,11 +35,11 @@ class _Item:
 class CudaStream:
     """device.Stream. After a failure it does nothing more until it is reset."""
 
-    def __init__(self, device: "CudaDevice", name: str, *, urgent: bool = False) -> None:
+    def __init__(self, device: "CudaDevice", name: str, *, urgency: Urgency = "bulk") -> None:
         self._device = device
         self._name = name
         self._runtime = device.runtime
-        self._stream = self._runtime.new_stream(urgent=urgent)
+        self._stream = self._runtime.new_stream(urgency=urgency)
         self._queue: deque[_Item] = deque()
         self._current: _Item | None = None  # in the stream's thread
         self._error: BaseException | None = None

@@ -11,9 +11,10 @@ import torch
 
 from localmoe.devices.cuda_driver import Driver, DriverError
 from localmoe.devices.cuda_runtime import Runtime, Word
+from localmoe.devices.device import Urgency
 from localmoe.errors import NotReadyError
 
-URGENT, USUAL = -1, 0  # priorities of streams
+PRIORITIES: dict[Urgency, int] = {"urgent": -2, "early": -1, "bulk": 0}  # of streams: torch has four
 WORD_BYTES = 64  # a cache line for each flag: nothing else is written there
 
 
@@ -120,9 +121,9 @@ class TorchRuntime:
         """As Runtime says."""
         self._driver.unlock(address)
 
-    def new_stream(self, *, urgent: bool = False) -> Any:
+    def new_stream(self, *, urgency: Urgency = "bulk") -> Any:
         """As Runtime says."""
-        return torch.cuda.Stream(self.index, priority=URGENT if urgent else USUAL)
+        return torch.cuda.Stream(self.index, priority=PRIORITIES[urgency])
 
     def new_event(self) -> Any:
         """As Runtime says."""

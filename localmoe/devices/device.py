@@ -5,12 +5,13 @@ work is done later, in the stream's order. An event is recorded before others wa
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+Urgency = Literal["urgent", "early", "bulk"]  # answers; short prompts that pass others; all else
 
 
 class Step(Protocol):
@@ -153,8 +154,8 @@ class Device(Protocol):
         """Why the device is lost, for good; None while it works."""
         ...
 
-    def new_stream(self, name: str, *, urgent: bool = False) -> Stream:
-        """`urgent`: what it is given to compute begins before what waits on other streams, where the device can."""
+    def new_stream(self, name: str, *, urgency: Urgency = "bulk") -> Stream:
+        """What more urgent ones are given to compute begins before what waits on others, where the device can."""
         ...
 
     def new_event(self) -> Event: ...

@@ -10,7 +10,7 @@ from contextlib import suppress
 import numpy as np
 
 from localmoe.devices.copying import Copier, Probe
-from localmoe.devices.device import Bytes, Flag
+from localmoe.devices.device import Bytes, Flag, Urgency
 from localmoe.devices.host_flag import HostFlag
 from localmoe.devices.host_stream import HostEvent, HostStream
 from localmoe.errors import DeviceLostError, OutOfMemoryError
@@ -72,7 +72,7 @@ class HostDevice:
         """As device.Device says."""
         return self._copier.rate
 
-    def new_stream(self, name: str, *, urgent: bool = False) -> HostStream:
+    def new_stream(self, name: str, *, urgency: Urgency = "bulk") -> HostStream:
         """As device.Device says; all are alike, since threads of the pool compute, and know what is urgent."""
         stream = HostStream(f"{self.name}-{name}", self._copier, self._begins, lambda: self.failure)
         self._streams.append(stream)

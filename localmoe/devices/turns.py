@@ -1,15 +1,20 @@
-"""Whose turn it is on a device's processors: programs of a prompt stay there until a step asks for them.
+"""Whose turn it is on a device's processors: programs of a prompt stay there until somebody asks for them.
 
-A step's stream writes a request's number before what it computes and the same number behind it, so the host has no
-part in it; who computes a prompt waits between the two.
+Steps do, and short prompts that are read meanwhile. The stream of such a one writes a request's number before what it
+computes and the same number behind it, so the host has no part in it; who computes a prompt waits between the two.
 """
 
+from dataclasses import dataclass
+from typing import Self
+
+from localmoe import _native as native
 from localmoe.devices.device import Device, Flag, Stream
 
 
 class Turns:
-    """`asked` is at the number of the last request. `finished` is for whoever computes prompts: at the number of the
-    last urgent product that they have computed for steps. `has_queue`: they take such products between two tiles.
+    """Of one stream. `asked` is at the number of the last request. `finished` is for whoever computes prompts: at the
+    number of the last urgent product that they have computed for steps. `has_queue`: they take such products between
+    two tiles.
     """
 
     def __init__(self, device: Device) -> None:
@@ -34,11 +39,33 @@ class Turns:
         self._device.wait_here(self.finished, number)
 
     def settle(self) -> None:
-        """For when nothing of the steps runs any more: none of their requests stands."""
+        """For when nothing of the stream runs any more: none of its requests stands."""
         for flag in (self.asked, self._given):
             if flag.value < self._count:
                 flag.set(self._count)
 
     def wait(self, request: int, timeout: float) -> bool:
-        """Whether it is given back within `timeout` seconds; raises what the stream failed with that was to do so."""
-        return self._given.wait(request, timeout)
+        """Whether it is given back within `timeout` seconds. Where its stream fails, `settle` gives it back."""
+        return native.wait_word(self._given.memory, request, timeout)
+
+
+@dataclass(frozen=True)
+class Askers:
+    """All who ask for one device."""
+
+    steps: Turns
+    passing: Turns
+
+    @classmethod
+    def on(cls, device: Device) -> Self:
+        """Nobody has asked yet."""
+        return cls(Turns(device), Turns(device))
+
+    @property
+    def requests(self) -> tuple[int, int]:
+        """The last one of each."""
+        return self.steps.asked.value, self.passing.asked.value
+
+    def wait(self, requests: tuple[int, int], timeout: float) -> bool:
+        """Whether all are given back within about `timeout` seconds."""
+        return self.steps.wait(requests[0], timeout) and self.passing.wait(requests[1], timeout)

@@ -10,7 +10,7 @@ NEXT_S = 0.03  # between two steps of an answer; a pass over the experts takes m
 
 
 class Activity:
-    """Steps tell it when they run; any thread may ask."""
+    """Steps tell it when they run, and so do prompts that pass longer ones; any thread may ask."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -79,6 +79,9 @@ class DiskNetwork:
         self._programs.append(DiskProgram(max_tokens, self._source, on_demand, pipeline))
         return self._programs[-1]
 
+    def passing(self, max_tokens: int) -> None:
+        """Nothing may: a prompt's run has the disk and the cache of experts to itself, as `runs_together` says."""
+
     def _pipeline(self, device: HostDevice, max_tokens: int, shape: Shape, recorded: Spans) -> Pipeline:
         net, source = self._network, self._source
 

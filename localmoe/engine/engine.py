@@ -18,8 +18,6 @@ from localmoe.engine.scheduler import MAX_BATCH, Limits
 from localmoe.engine.shares import ShareControl
 from localmoe.engine.stream import EventStream
 from localmoe.events import Event
-from localmoe.kernels.ops import Program
-from localmoe.model.network import Network as CpuNetwork
 from localmoe.settings import Settings
 
 
@@ -36,7 +34,7 @@ class Engine:
             network.program(MAX_BATCH),
             opened.new_flag,
             plan.context_limit,
-            _passing(opened),
+            network.passing(plan.passing_tokens) if plan.passing_tokens else None,
             inside=Inside(network.config, pool),
             together=network.runs_together,
             limits=Limits(plan.read_tokens, plan.batch, plan.beside_chunk),
@@ -110,12 +108,6 @@ class Engine:
         ids = self._opened.template.encode(conversation, think)
         check_vocabulary(max(ids, default=0), self._opened.network.config.vocab)
         return ids
-
-
-def _passing(opened: Opened) -> Program | None:
-    """What reads short prompts while a longer one's run goes on."""
-    network, max_tokens = opened.network, opened.plan.passing_tokens
-    return network.program(max_tokens, early=True) if max_tokens and isinstance(network, CpuNetwork) else None
 
 
 def _close_at_exit(engine: Engine) -> Callable[[], None]:

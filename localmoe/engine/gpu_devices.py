@@ -8,7 +8,7 @@ from localmoe.hardware import Gpu
 
 if TYPE_CHECKING:
     from localmoe.devices.cuda_copy import LockedMemory
-    from localmoe.devices.turns import Turns
+    from localmoe.devices.turns import Askers
     from localmoe.model.cache import LatentCache
     from localmoe.model.decoder import Model
     from localmoe.model.programs import Programs
@@ -28,11 +28,11 @@ class Gpus(Protocol):
         ...
 
     def programs(
-        self, device: Device, model: "Model", cache: "LatentCache", turns: "Turns | None" = None
+        self, device: Device, model: "Model", cache: "LatentCache", askers: "Askers | None" = None
     ) -> "Programs":
         """With the weights that every token needs on the device, as soon as a program asks for them.
 
-        `turns`: of whole prompts with steps there.
+        `askers`: those whom whole prompts leave the device to.
         """
         ...
 
@@ -66,14 +66,14 @@ class CudaGpus:
         return open_devices(numbers, [f"GPU {gpu.index}" for gpu in gpus], self._locked)
 
     def programs(
-        self, device: Device, model: "Model", cache: "LatentCache", turns: "Turns | None" = None
+        self, device: Device, model: "Model", cache: "LatentCache", askers: "Askers | None" = None
     ) -> "Programs":
         """As Gpus says."""
         from localmoe.devices.cuda import CudaDevice
         from localmoe.model.gpu_programs import GpuPrograms
 
         assert isinstance(device, CudaDevice)
-        return GpuPrograms(model, cache, device.torch_name, turns=turns)
+        return GpuPrograms(model, cache, device.torch_name, askers=askers)
 
     def page_lock(self, device: Device) -> Lock | None:
         """As Gpus says."""

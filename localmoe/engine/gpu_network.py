@@ -1,6 +1,6 @@
 """A model whose long prompts stream their experts to GPUs; shorter ones, and steps, have experts on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from localmoe.decode.beside import Beside
 from localmoe.decode.hot import HotExperts
 from localmoe.devices.device import Device
 from localmoe.devices.spans import Spans
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.engine.activity import Activity
 from localmoe.engine.gpu_program import GpuProgram, Streams
 from localmoe.engine.gpu_steps import GpuSteps, Seen
@@ -62,8 +62,8 @@ class GpuNetwork:
     """model.network.Network's face, over one that is complete on the CPU and whose experts `source` has.
 
     `sides` are the plan's GPUs, in its order: the first of them attends for whatever is not streamed; while it does so
-    for answers, the last one may read a long prompt alone, on the same weights and slots. `turns`: of steps
-    there with prompts that are; None: streams' priorities part them.
+    for answers, the last one may read a long prompt alone, on the same weights and slots. `askers`: those whom a
+    streamed prompt leaves the first one to; None: streams' priorities part them.
     """
 
     # Each phase has streams and activations of its own, and its pages of the latent cache; weights are only read.
@@ -75,10 +75,10 @@ class GpuNetwork:
         source: MemoryExperts,
         sides: Sequence[Side],
         streaming: Streaming,
-        turns: Turns | None = None,
+        askers: Askers | None = None,
     ) -> None:
         self._network = network
-        self._turns = turns
+        self._askers = askers
         self._source = source
         self._sides = sides
         self._streaming = streaming
@@ -120,15 +120,28 @@ class GpuNetwork:
         """The whole network for up to `max_tokens` tokens: for steps, or with a ring on each GPU where so many come."""
         return self._steps(max_tokens) if max_tokens <= MAX_BATCH else self._reading(max_tokens)
 
+    def passing(self, max_tokens: int) -> GpuSteps:
+        """What reads prompts while a longer one's run goes on: like a step on the first GPU, but behind those."""
+        turns, recorded = self._askers.passing if self._askers else None, Spans()
+
+        def make(hot: HotExperts | None) -> Beside:
+            return self._beside(max_tokens, recorded, hot=hot, turns=turns, urgency="early")
+
+        return self._telling(make, num_hot=0)
+
     def _steps(self, max_tokens: int) -> GpuSteps:
-        sharing, device, recorded = self._streaming.sharing, self._sides[0].device, Spans()
+        sharing, recorded = self._streaming.sharing, Spans()
+        turns = self._askers.steps if self._askers else None
 
         def make(hot: HotExperts | None) -> Beside:
             alternation = Measured() if sharing.alternates else None
-            return self._beside(max_tokens, recorded, hot=hot, alternation=alternation, turns=self._turns)
+            return self._beside(max_tokens, recorded, hot=hot, alternation=alternation, turns=turns)
 
-        place = partial(HotExperts, device, self._layers)
-        steps = GpuSteps(make, self._seen, self._activity, sharing.num_hot, place)
+        return self._telling(make, sharing.num_hot)
+
+    def _telling(self, make: Callable[[HotExperts | None], Beside], num_hot: int) -> GpuSteps:
+        place = partial(HotExperts, self._sides[0].device, self._layers)
+        steps = GpuSteps(make, self._seen, self._activity, num_hot, place)
         self._open.callback(steps.close)
         return steps
 
@@ -140,7 +153,7 @@ class GpuNetwork:
             mixed = self._mixed(max_tokens, recorded) if few < max_tokens else None
         elif few >= EARLY_FROM:
             mixed, few = self._in_tiles(few, recorded), EARLY_FROM - 1
-        beside = self._beside(few, recorded, urgent=False)
+        beside = self._beside(few, recorded, urgency="bulk")
         self._open.callback(beside.close)
         return GpuProgram(max_tokens, beside, mixed, self._streams(max_tokens, recorded), recorded, self._seen)
 

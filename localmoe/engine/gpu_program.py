@@ -64,6 +64,11 @@ class GpuProgram:
         return (done + self._running.progress) / count
 
     @property
+    def gives_way(self) -> bool:
+        """Whether the current run waits while a short prompt is read: one that streams needs no worker of the CPU."""
+        return not isinstance(self._running, Pipeline)
+
+    @property
     def nbytes(self) -> int:
         """Activations and scratch at all places, beside the rings."""
         streamed = (self._streams.together, self._streams.alone) if self._streams else ()

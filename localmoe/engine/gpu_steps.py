@@ -1,4 +1,7 @@
-"""Steps beside a GPU: once it shows which experts are chosen most, those move there and stay."""
+"""Steps beside a GPU: once it shows which experts are chosen most, those move there and stay.
+
+Short prompts that are read while a longer one's run goes on are like steps: the first GPU and the CPU compute them.
+"""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -47,8 +50,8 @@ class Seen:
 class GpuSteps:
     """ops.Program for steps: `make` makes what runs them, without hot experts until enough tokens were seen.
 
-    `activity` is told of each step. `place` copies experts, by layer, to the device; None: there is no room for any.
-    The set is chosen once, between two steps, and is frozen. Raises what `place` and `make` raise, once: the steps that
+    `activity` is told of each step. `place` copies experts, by layer, to the device: `num_hot` in all, 0 for none. The
+    set is chosen once, between two steps, and is frozen. Raises what `place` and `make` raise, once: the steps that
     follow go on without hot experts.
     """
 
@@ -110,7 +113,7 @@ class GpuSteps:
             found = self._running.forward(
                 ids, segments, urgent=urgent, cancel=cancel, all_logits=all_logits, forced_experts=forced_experts
             )
-        if self._num_hot:
+        if not self._seen.is_enough:
             self._seen.add(self.last_experts)
         return found
 

@@ -89,7 +89,7 @@ class Instance:
     ) -> None:
         network = ground.network
         self.prefill, self.decode = programs or (network.program(ground.chunk), network.program(MAX_BATCH))
-        passing = network.program(passing_tokens, early=True) if passing_tokens else None
+        passing = network.passing(passing_tokens) if passing_tokens else None
         self._vocab = network.config.vocab
         self.loop = Loop.over(network.cache, self.prefill, self.decode, new_flag, ground.context, passing, **options)
         self._names = count()

@@ -67,7 +67,7 @@ class Loop:
         self._roster = Roster(cache, context_limit, inside or Inside())
         self.sessions = self._roster.sessions
         self._prefilling = Prefilling(self._roster, reader)
-        self._passing = Prefilling(self._roster, passer, passes=True) if passer else None
+        self._passing = Prefilling(self._roster, passer, reader) if passer else None
         self._decoding = Decoding(self._roster, runner, shares)
         self._together = together
         self._lead_s = 0.0  # where they take turns

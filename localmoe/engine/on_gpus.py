@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localmoe.devices.device import Device
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.engine.gpu_devices import Gpus
 from localmoe.engine.plan import Plan
 from localmoe.errors import OutOfMemoryError
@@ -42,8 +42,8 @@ def open_on_gpus(config: ModelConfig, store: Store, plan: Plan, machine: Machine
             cache_dtype="bf16",
             num_pages=plan.num_pages,
         )
-        turns = Turns(devices[0]) if plan.sharing.takes_turns else None
-        sides = [Side(device, gpus.programs(device, network.model, network.cache, turns)) for device in devices]
+        askers = Askers.on(devices[0]) if plan.sharing.takes_turns else None
+        sides = [Side(device, gpus.programs(device, network.model, network.cache, askers)) for device in devices]
     except BaseException:
         _close(devices)
         raise
@@ -51,7 +51,7 @@ def open_on_gpus(config: ModelConfig, store: Store, plan: Plan, machine: Machine
     shape = Shape(group, max(1, plan.ring.slots // group))
     source = MemoryExperts([store.experts(prefix) for prefix in expert_prefixes(config)])
     streaming = Streaming(plan.crossover_tokens, shape, plan.chunk, plan.sharing, plan.alone_tokens)
-    return GpuNetwork(network, source, sides, streaming, turns)
+    return GpuNetwork(network, source, sides, streaming, askers)
 
 
 def check_room(plan: Plan, device: Device) -> None:

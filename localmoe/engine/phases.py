@@ -24,12 +24,12 @@ Begun = tuple[Run, Callable[[], None]]  # what is to be called without the roste
 
 
 class Prefilling:
-    """Prompts, a chunk at a time; `passes`: while another one's run goes on, which waits. `close` ends its beat."""
+    """Prompts, a chunk at a time; `passed` None, or the reader whose run goes on meanwhile. `close` ends its beat."""
 
-    def __init__(self, roster: Roster, reader: Reader, *, passes: bool = False) -> None:
+    def __init__(self, roster: Roster, reader: Reader, passed: Reader | None = None) -> None:
         self._roster = roster
         self._reader = reader
-        self._passes = passes
+        self._passed = passed
         self._pulse = Pulse()
         self._last: Job | None = None
         self._looks = Every()  # into the engine while a prompt is read
@@ -65,7 +65,7 @@ class Prefilling:
                 choose(self._roster, job, logits)
         with self._roster.changed:
             self._roster.stop(run)
-            if self._passes:
+            if self._passed and self._passed.gives_way:
                 for waiting in (j for r in self._roster.running for j in r.jobs if j.reading):
                     waiting.meter.gave_way(time.monotonic() - start_s)
             if job.gives_way and job.session:

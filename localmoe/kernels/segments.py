@@ -183,6 +183,10 @@ class SegmentProgram:
         self._program.plan(floats, self.pool.num_workers, list(self.worker_nodes))
         self.logits = np.empty((0, self.output.width if self.output else 0), np.float32)
 
+    def go_early(self) -> None:
+        """Its runs that are not urgent go before those of other programs."""
+        self._program.go_early()
+
     @property
     def stops(self) -> Sequence[Stop]:
         """Where a run may be left, in order."""

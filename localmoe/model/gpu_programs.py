@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.kernels.gpu.board import UNIT
 from localmoe.kernels.gpu.chips import Chip
 from localmoe.kernels.gpu.graphs import cuda_graphs
@@ -26,18 +26,18 @@ class GpuPrograms:
     """model.programs.Programs on `device`, by torch's name: "cuda:0". They share its weights and its latents.
 
     Sessions' page tables are those of `cache`. `chip` is what the device is taken for; None: what it is.
-    `turns`: of what computes a whole prompt here with steps; None: only the streams' priorities part them.
+    `askers`: those whom what computes a whole prompt leaves the GPU to; None: only the streams' priorities part them.
     Raises OutOfMemoryError, and NotReadyError for a GPU that the kernels do not know.
     """
 
     def __init__(
-        self, model: Model, cache: LatentCache, device: str, chip: Chip | None = None, turns: Turns | None = None
+        self, model: Model, cache: LatentCache, device: str, chip: Chip | None = None, askers: Askers | None = None
     ) -> None:
         self._model = model
         self._num_pages = cache.num_pages
         self._gpu = Gpu.of(device, chip)
         self._weights = Resident(self._gpu)
-        self._residents = None if turns is None else Residents(self._gpu, turns, RESERVED_SMS, _urgent_experts(model))
+        self._residents = None if askers is None else Residents(self._gpu, askers, RESERVED_SMS, _urgent_experts(model))
         self._pages = Pages(self._gpu, cache.num_layers, cache.num_pages, cache.width)
         self.latents = Mirror(cache, self._pages)
 

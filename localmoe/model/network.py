@@ -58,9 +58,15 @@ class Network:
         """Workers of the pool."""
         return int(self.pool.num_workers)
 
-    def program(self, max_tokens: int, *, early: bool = False) -> CpuProgram:
-        """The whole network, recorded for up to `max_tokens` tokens; `early` is CpuProgram's."""
+    def program(self, max_tokens: int) -> CpuProgram:
+        """The whole network, recorded for up to `max_tokens` tokens."""
+        return self._program(max_tokens)
 
+    def passing(self, max_tokens: int) -> CpuProgram:
+        """As `program`: for prompts that are read while a longer one's run goes on, which waits for them."""
+        return self._program(max_tokens, early=True)
+
+    def _program(self, max_tokens: int, *, early: bool = False) -> CpuProgram:
         def network(ops: CpuOps) -> Value:
             return decode(ops, self.model, self.cache)
 

@@ -28,6 +28,11 @@ class Reader:
         return done if done < 1 else 0.0  # 1 is the last chunk's, until this one has begun
 
     @property
+    def gives_way(self) -> bool:
+        """Whether the running chunk waits while a short prompt passes it: it does unless the program says otherwise."""
+        return getattr(self._program, "gives_way", True)
+
+    @property
     def recorded(self) -> Spans | None:
         """What the program did, when; None where it does not tell."""
         return getattr(self._program, "recorded", None)

@@ -287,6 +287,22 @@ def test_a_step_asks_for_the_device_whenever_it_computes_there(v3, hot):
     assert made[0].asked.value == 2 * per_step and made[0].wait(2 * per_step, 0.0)
 
 
+def test_a_prompt_waits_for_a_stream_that_has_failed_until_that_is_settled():
+    device = HostDevice(1 << 20)
+    turns, stream, done = Turns(device), device.new_stream("steps"), device.new_event()
+    turns.take(stream)
+    stream.launch(lambda: 1 / 0)
+    turns.give(stream)
+    stream.record(done)
+    with pytest.raises(ZeroDivisionError):
+        done.wait(10.0)
+    assert turns.asked.value == 1 and not turns.wait(1, 0.0)
+    stream.reset()
+    turns.settle()
+    assert turns.wait(1, 0.0)
+    device.close()
+
+
 def test_a_step_that_fails_leaves_no_request(v3):
     cache, made = v3.cache(), []
 

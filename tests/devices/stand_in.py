@@ -117,7 +117,7 @@ class ThreadRuntime:
     def unlock(self, address):
         self.lockable += self.locked.pop(address)
 
-    def new_stream(self, *, urgent=False):
+    def new_stream(self, *, urgency="bulk"):
         return Stream(self)
 
     def new_event(self):

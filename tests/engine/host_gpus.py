@@ -26,7 +26,7 @@ class HostGpus:
         self.devices = [HostDevice(self.capacity, name=f"GPU {gpu.index}") for gpu in gpus]
         return self.devices
 
-    def programs(self, device, model, cache, turns=None):
+    def programs(self, device, model, cache, askers=None):
         self.made += 1
         return HostPrograms(model, cache, native.Pool([-1]))
 
@@ -37,7 +37,7 @@ class HostGpus:
 class FarGpus(HostGpus):
     """Each has pages of its own, as GPUs have; what nobody has brought there is found out."""
 
-    def programs(self, device, model, cache, turns=None):
+    def programs(self, device, model, cache, askers=None):
         self.made += 1
         pages = LatentCache(cache.num_layers, cache.num_pages, cache.width, "bf16")
         pages._data[:] = BF16_NAN

@@ -33,6 +33,8 @@ class ReferenceNetwork:
     def program(self, max_tokens: int) -> ReferenceProgram:
         return ReferenceProgram(lambda ops: decode(ops, self._model, self.cache), max_tokens)
 
+    passing = program
+
     def self_test(self) -> None:
         self.tested = True
 

@@ -155,6 +155,16 @@ def test_a_short_prompt_passes_a_long_one_in_the_middle_of_its_run():
         assert list(finished(longer).output_ids) == toy_answer(prompt_of(33), 1)
 
 
+def test_time_in_which_a_short_prompt_is_read_beside_a_run_that_goes_on_is_that_runs_own():
+    with ToyEngine(num_pages=200, context=4096, chunk=2000, token_s=0.001, passing=128) as engine:
+        engine.prefill.gives_way = False
+        long = engine.ask(prompt_of(1000), max_tokens=1)
+        next_of(long, PrefillProgress)
+        assert finished(engine.ask(prompt_of(128), max_tokens=1)) and not long.ended
+        end = list(long.events())[-1]
+        assert end.prefill_tok_s < 1000 / (1000 * 0.001)  # and would be a tenth more without that time
+
+
 def test_a_prompt_that_passes_can_be_cancelled_and_can_fail():
     with ToyEngine(num_pages=200, context=4096, chunk=2000, token_s=0.001, passing=300) as engine:
         long = engine.ask(prompt_of(1500), max_tokens=1)

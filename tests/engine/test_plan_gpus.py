@@ -7,18 +7,23 @@ from planned import FULL, GB, GPU_RATES, MOONLIGHT, RATES, SMALL, gpu, gpus, mac
 from recorded import recorded
 
 from localmoe.engine.cost import gpu as on_gpu
-from localmoe.engine.cost.gpu_scratch import scratch_bytes
+from localmoe.engine.cost.gpu_scratch import own_bytes, scratch_bytes
 from localmoe.engine.cost.predict import forecast_prefill
-from localmoe.engine.cost.sizes import sizes_of
+from localmoe.engine.cost.prefill import with_attention_on_gpu
+from localmoe.engine.cost.sizes import routed_bytes, sizes_of
 from localmoe.engine.plan import forecast, on_gpus
+from localmoe.engine.plan import passing as passing_plan
 from localmoe.engine.plan.alone import SCRATCH
 from localmoe.engine.plan.forecasts import prediction_inputs
+from localmoe.engine.plan.passing import no_passing
+from localmoe.engine.scheduler import PASSING_TOKENS
+from localmoe.engine.scratch import scratch_bytes as scratch_bytes_of_cpu
 from localmoe.errors import OutOfMemoryError, UsageError
 from localmoe.hardware import GpuPair
 from localmoe.settings import Settings
 
 EXPERT = sizes_of(FULL).expert.num_bytes
-BESIDE = {"scratch beside the CPU", "slots of shared experts"}
+BESIDE = {"scratch beside the CPU", "slots of shared experts", passing_plan.SCRATCH}
 ONE = machine(gpus=gpus(32 * GB))
 TWO = machine(gpus=gpus(32 * GB, 32 * GB))
 
@@ -74,6 +79,70 @@ def test_medium_prompts_are_shared_up_to_the_crossover():
     alone = planned(ONE, rates=crawling, settings=Settings(plan="slp"))
     assert alone.sharing.mixed_from is None and "slots of shared experts" not in items(alone, "GPU 0")
     assert told(alone, "medium prompts").startswith("medium prompts: as short ones; moving some experts pays for no")
+
+
+def test_short_prompts_pass_where_that_is_over_well_before_the_run_that_they_pass():
+    found = planned(ONE)
+    assert found.passing_tokens == PASSING_TOKENS < found.crossover_tokens
+    assert f"those of up to {PASSING_TOKENS} tokens pass longer ones; GPU 0 and the CPU" in told(found, "short prompts")
+    half = replace(RATES, cpu=replace(RATES.cpu, stream=measured(150e9)))
+    slower = planned(ONE, rates=half, settings=Settings(plan="slp"))
+    assert 8 < slower.passing_tokens < PASSING_TOKENS
+    rates, config = prediction_inputs(slower, half, FULL)
+    fits, not_any_more = (
+        with_attention_on_gpu(rates, config, slower.placement, slower.passing_tokens + n).seconds for n in (0, 1)
+    )
+    a_quarter_s = routed_bytes(FULL) / 50e9 / 4  # of a pass over the experts
+    assert fits <= a_quarter_s < not_any_more
+
+
+def test_no_prompt_passes_where_a_few_tokens_take_too_long():
+    crawls = replace(RATES, cpu=replace(RATES.cpu, stream=measured(20e9)))
+    found = planned(ONE, rates=crawls, settings=Settings(plan="slp"))
+    assert found.passing_tokens == 0 and passing_plan.SCRATCH not in items(found, "GPU 0")
+    assert "wait for a longer one's run; beside answers a few tokens may take as long" in told(found, "short prompts")
+
+
+def test_where_nothing_is_streamed_a_whole_chunk_is_passed():
+    crawling = replace(RATES, gpus=(replace(GPU_RATES, h2d=measured(1e8)),))
+    found = planned(ONE, rates=crawling, settings=Settings(plan="slp"))
+    assert found.crossover_tokens is None and found.passing_tokens == PASSING_TOKENS
+    asked = Settings(plan="slp", prefill_chunk=64, origins={"prefill_chunk": "flag"})
+    assert planned(ONE, rates=crawling, settings=asked).passing_tokens < 32  # of a chunk of 64
+
+
+def test_prompts_that_pass_take_room_from_what_is_spare_and_then_from_the_ring(monkeypatch):
+    for on in (ONE, TWO, machine(gpus=gpus(96 * GB))):
+        found = planned(on)
+        with monkeypatch.context() as patch:
+            patch.setattr(on_gpus, "plan_passing", lambda asked, rates, vram, *_: no_passing(vram))
+            without = planned(on)
+        scratch = items(found, "GPU 0")[passing_plan.SCRATCH]
+        assert scratch == own_bytes(FULL, found.passing_tokens, 8192)
+        assert found.beside_bytes - without.beside_bytes == scratch
+        given = sum(
+            items(without, "GPU 0").get(n, 0) - items(found, "GPU 0").get(n, 0) for n in ("ring", "hot experts")
+        )
+        assert abs(given - scratch) < 2 * EXPERT or found.ring == without.ring
+        assert found.needed("GPU 0") <= found.available["GPU 0"]
+        in_dram = scratch_bytes_of_cpu(FULL, found.passing_tokens, found.num_threads, found.isa)
+        assert found.memory["scratch"] - without.memory["scratch"] >= in_dram
+        assert found.memory["rows to and from GPUs"] > without.memory["rows to and from GPUs"]
+        same = ("context_limit", "pass_tokens", "chunk", "crossover_tokens")
+        assert all(getattr(found, name) == getattr(without, name) for name in same)
+
+
+def test_no_prompt_passes_where_there_is_no_room_for_it():
+    tight = planned(machine(gpus=gpus(22 * GB)), settings=Settings(plan="slp"))
+    assert tight.ring.slots >= 2 and 8 < tight.passing_tokens < PASSING_TOKENS
+    least = planned(machine(gpus=gpus(21_600_000_000)), settings=Settings(plan="slp"))
+    assert least.passing_tokens == 0 and passing_plan.SCRATCH not in items(least, "GPU 0")
+    assert "wait for a longer one's run; GPU 0 has no room left" in told(least, "short prompts")
+    needed = planned(ONE).needed("DRAM")
+    assert planned(replace(ONE, memory=machine(needed).memory)).passing_tokens == PASSING_TOKENS
+    full = planned(replace(ONE, memory=machine(needed - 1).memory))
+    assert full.kind == "slp" and full.passing_tokens == 0 and full.needed("DRAM") < needed
+    assert "wait for a longer one's run; memory has no room left" in told(full, "short prompts")
 
 
 def test_room_that_nothing_else_needs_is_for_hot_experts():
@@ -193,7 +262,7 @@ def test_the_cpu_keeps_scratch_only_for_prompts_that_are_not_streamed():
 def test_the_ring_gives_way_to_scratch_and_cache():
     rings = [planned(ONE, settings=Settings(context=n)).ring.slots for n in (8192, 16_384, 24_576, 32_768)]
     assert rings == sorted(rings, reverse=True) and rings[-1] >= 2
-    assert 190 < rings[0] < 256 == planned(machine(gpus=gpus(35 * GB))).ring.slots  # a whole layer
+    assert 180 < rings[0] < 256 == planned(machine(gpus=gpus(35 * GB))).ring.slots  # a whole layer
 
 
 def test_the_ring_is_the_one_that_the_forecast_counts_with():
@@ -306,7 +375,7 @@ def test_dram_must_hold_the_experts_for_gpus_too():
 
 def test_the_paper_machine(tmp_path):
     found = on_recorded("dual-epyc-9355-2x5090", tmp_path, settings=Settings(context=32_768))
-    assert found.kind == "dslp" and found.ring.slots == 26 and found.locks_experts
+    assert found.kind == "dslp" and found.ring.slots == 17 and found.locks_experts
     assert found.available["GPU 0"] == 33_680_261_120
     routed = next(item for item in found.items if item.name == "routed experts")
     assert [node for node, _ in routed.nodes] == [0, 1]

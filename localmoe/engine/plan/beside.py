@@ -99,11 +99,12 @@ def takes_turns(streamed_from: int | None, num_gpus: int) -> bool:
     return streamed_from is not None and num_gpus == 1
 
 
-def dram_scratch(asked: Asked, sharing: Sharing, chunk: int, threads: int) -> int:
-    """The CPU's part of every program: of short prompts, shared ones, and steps with and without hot experts."""
+def dram_scratch(asked: Asked, sharing: Sharing, chunk: int, passing: int, threads: int) -> int:
+    """The CPU's part of every program: of prompts as they are long, and steps with and without hot experts."""
     steps = (1 + sharing.alternates) * (1 + bool(sharing.num_hot))
     shared = (sharing.mixed_from - 1, sharing.mixed_tokens) if sharing.mixed_from else (chunk,)
-    return sum(scratch_bytes(asked.config, tokens, threads, asked.isa) for tokens in (*shared, *(MAX_BATCH,) * steps))
+    each = (*shared, *(MAX_BATCH,) * steps, *((passing,) if passing else ()))
+    return sum(scratch_bytes(asked.config, tokens, threads, asked.isa) for tokens in each)
 
 
 def decisions(asked: Asked, sharing: Sharing, streamed_from: int | None, name: str) -> tuple[Decision, ...]:

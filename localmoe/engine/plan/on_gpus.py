@@ -12,7 +12,7 @@ from localmoe.engine.cost.predict import crossover
 from localmoe.engine.cost.rates import Rates
 from localmoe.engine.cost.sizes import BF16_BYTES
 from localmoe.engine.plan import beside, choices, gpus
-from localmoe.engine.plan.alone import Alone, plan_alone
+from localmoe.engine.plan.alone import plan_alone
 from localmoe.engine.plan.amounts import gigabytes
 from localmoe.engine.plan.asked import Asked
 from localmoe.engine.plan.beside import Beside
@@ -20,6 +20,7 @@ from localmoe.engine.plan.from_disk import disk_hint
 from localmoe.engine.plan.gpus import Usable, Vram
 from localmoe.engine.plan.in_dram import numa_decisions, part, weight_items
 from localmoe.engine.plan.parts import DRAM, Decision, Item, Plan, Sharing
+from localmoe.engine.plan.passing import no_passing, plan_passing
 from localmoe.engine.plan.refusal import refuse_dram
 from localmoe.errors import OutOfMemoryError, UsageError
 
@@ -27,14 +28,19 @@ LEAST_CHUNK = 64  # tokens
 WAYS = 2  # rows go to the other device and come back
 
 
-def plan_gpus(asked: Asked, usable: Usable) -> Plan:
-    """Raises OutOfMemoryError where DRAM or a GPU is too small."""
+def plan_gpus(asked: Asked, usable: Usable, *, passes: bool = True) -> Plan:
+    """Raises OutOfMemoryError where DRAM or a GPU is too small. `passes`: short prompts pass longer ones."""
     locked, why_locked = gpus.locks_experts(asked.machine, asked.weights.routed)
     rates = gpus.rates_for(asked.rates, usable.gpus, (usable.free_bytes,) * usable.count, locked=locked)
     together = beside.plan_beside(asked, rates, usable.count)
     rooms = (usable.free_bytes - together.num_bytes,) * usable.count
     rates = gpus.rates_for(asked.rates, usable.gpus, rooms, locked=locked)
     vram = gpus.fill_vram(asked, rates, usable, _beside_items(together), lambda: _longest_context(asked, usable))
+    short = (
+        plan_passing(asked, rates, vram, usable.count, together.most, usable.names[0]) if passes else no_passing(vram)
+    )
+    vram, beside_bytes = short.vram, together.num_bytes + short.num_bytes
+    rates = gpus.rates_for(asked.rates, usable.gpus, (usable.free_bytes - beside_bytes,) * usable.count, locked=locked)
     placement, streamed_from = _place(asked, rates, usable, vram, together)
     sharing = beside.until(together.sharing, streamed_from)
     unused = (together.sharing.slots - sharing.slots) * asked.expert_bytes
@@ -44,9 +50,12 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
     if streamed_from is not None and usable.count > 1:
         alone = plan_alone(asked, usable, vram, streamed_from)
     threads, why_threads = choices.choose_threads(asked, usable.count)
-    in_dram = _in_dram(asked, placement.chunk, threads, usable, vram, sharing)
+    in_dram = _in_dram(asked, placement.chunk, threads, usable, vram, sharing, short.tokens)
     if asked.dram_bytes is not None and sum(item.num_bytes for item in in_dram) > asked.dram_bytes:
+        if short.tokens:
+            return plan_gpus(asked, usable, passes=False)
         raise refuse_dram(asked, in_dram, None, placement.chunk, disk_hint(asked))
+    apart = (short.decision, *((alone.decision,) if alone else ()))
     free = {name: gpus.free_bytes(asked.machine, n) for n, name in zip(usable.gpus, usable.names, strict=True)}
     return Plan(
         kind="slp" if usable.count == 1 else "dslp",
@@ -56,9 +65,14 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         chunk=placement.chunk,
         context_limit=vram.cache.context,
         num_pages=vram.cache.num_pages,
-        items=(*in_dram, *_on_gpus(asked, usable, vram, together, sharing), *(alone.items if alone else ())),
+        items=(
+            *in_dram,
+            *_on_gpus(asked, usable, vram, together, sharing),
+            *short.items,
+            *(alone.items if alone else ()),
+        ),
         decisions=_decisions(
-            asked, usable, vram, placement.chunk, streamed_from, sharing, alone, in_dram, (why_locked, why_threads)
+            asked, usable, vram, placement.chunk, streamed_from, sharing, apart, in_dram, (why_locked, why_threads)
         ),
         placement=placement,
         crossover_tokens=streamed_from,
@@ -72,7 +86,8 @@ def plan_gpus(asked: Asked, usable: Usable) -> Plan:
         pass_tokens=None if streamed_from is None else vram.pass_tokens,
         alone_tokens=alone.tokens if alone else None,
         sharing=sharing,
-        beside_bytes=together.num_bytes,
+        passing_tokens=short.tokens,
+        beside_bytes=beside_bytes,
     )
 
 
@@ -108,7 +123,7 @@ def _decisions(
     chunk: int,
     streamed_from: int | None,
     sharing: Sharing,
-    alone: Alone | None,
+    apart: tuple[Decision, ...],
     in_dram: tuple[Item, ...],
     whys: tuple[Decision, Decision],
 ) -> tuple[Decision, ...]:
@@ -116,7 +131,7 @@ def _decisions(
     return (
         *_device_decisions(usable, streamed_from, vram),
         *beside.decisions(asked, sharing, streamed_from, usable.names[0]),
-        *((alone.decision,) if alone else ()),
+        *apart,
         *((_exchange_decision(asked, usable),) if usable.count > 1 else ()),
         *_ring_decisions(asked, usable, vram),
         why_locked,
@@ -169,13 +184,15 @@ def _place(asked: Asked, rates: Rates, usable: Usable, vram: Vram, together: Bes
     return replace(placement, chunk=min(most, max(LEAST_CHUNK, streamed_from))), streamed_from
 
 
-def _in_dram(asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram, sharing: Sharing) -> tuple[Item, ...]:
-    rows = max(chunk, vram.pass_tokens)
+def _in_dram(
+    asked: Asked, chunk: int, threads: int, usable: Usable, vram: Vram, sharing: Sharing, passing: int
+) -> tuple[Item, ...]:
+    rows = max(chunk, vram.pass_tokens) + passing
     buffers = WAYS * usable.count * rows * asked.config.hidden * BF16_BYTES
     return (
         *weight_items(asked),
         Item(DRAM, "latent cache", vram.cache.num_bytes),
-        Item(DRAM, "scratch", beside.dram_scratch(asked, sharing, chunk, threads)),
+        Item(DRAM, "scratch", beside.dram_scratch(asked, sharing, chunk, passing, threads)),
         Item(DRAM, "rows to and from GPUs", buffers),
         Item(DRAM, "reserve", choices.reserve(asked.weights.routed)),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from localmoe.kernels.gpu.launch import Argument, Launch
 from localmoe.kernels.gpu.resident import Gpu
 
-# Of `counters`: the next bulk tile; 1 once there was none left; the last request to leave that was answered; the next
+# Of `counters`: the next bulk tile; 1 once there was none left; how many requests to leave were answered; the next
 # urgent ticket; how many there are in all; how many are computed.
 NEXT, OVER, ANSWERED, URGENT_NEXT, URGENT_END, URGENT_DONE = range(6)
 NUM_COUNTERS = 8
@@ -105,13 +105,14 @@ def _address(tensor: Argument) -> int:
 
 
 class Board:
-    """`asked` [1] int32 in memory that the GPU and the host see: the number of the last request to leave.
+    """`asked` and `passing` [1] int32 in memory that the GPU and the host see: the numbers of the last requests to
+    leave, of steps and of prompts that pass.
 
     `finished` [1] int32, likewise: the number of the last urgent job that is done.
     """
 
-    def __init__(self, gpu: Gpu, asked: Tensor, finished: Tensor) -> None:
-        self.asked, self.finished = asked, finished
+    def __init__(self, gpu: Gpu, asked: Tensor, passing: Tensor, finished: Tensor) -> None:
+        self.asked, self.passing, self.finished = asked, passing, finished
         self.counters = gpu.empty((NUM_COUNTERS,), torch.int64).zero_()
         self.job = gpu.empty((NUM_FIELDS,), torch.int64).zero_()
         self._staged = gpu.staging((NUM_STAGED, NUM_FIELDS), torch.int64)
@@ -122,9 +123,9 @@ class Board:
         self._told.zero_()
         self.counters[: OVER + 1].zero_()
 
-    def answer(self, request: int) -> None:
-        """Issues it: launches from here on take requests up to this one as answered."""
-        self.counters[ANSWERED].fill_(request)
+    def answer(self, num_requests: int) -> None:
+        """Issues it: launches from here on take so many requests as answered, of both together."""
+        self.counters[ANSWERED].fill_(num_requests)
 
     def publish(self, job: Job) -> None:
         """Issues the job's fields, then its last ticket, which opens it. The stream has waited for the job before."""

@@ -57,12 +57,12 @@ def _pick(lane, board, n):
 
 
 @triton.jit
-def _look(counters, asked, LANES: tl.constexpr):
+def _look(counters, asked, passing, LANES: tl.constexpr):
     """The next urgent ticket, how many there are, and whether somebody asks for the processors."""
     lane = tl.arange(0, LANES)
     board = tl.load(counters + lane, mask=lane < _NUM_COUNTERS, other=0, volatile=True)
-    request = tl.load(asked + lane, mask=lane == 0, other=0, volatile=True).to(tl.int64)
-    leaves = tl.sum(request, 0) > _pick(lane, board, _ANSWERED)
+    requests = tl.load(tl.where(lane == 0, asked, passing), mask=lane < 2, other=0, volatile=True).to(tl.int64)
+    leaves = tl.sum(requests, 0) > _pick(lane, board, _ANSWERED)
     return _pick(lane, board, _URGENT_NEXT), _pick(lane, board, _URGENT_END), leaves
 
 
@@ -115,7 +115,7 @@ def _urgent_tile(
 def _persistent_kernel(
     x, x_scale, tokens, offsets, gate, gate_scale, up, up_scale, out,
     num_experts, num_cols, num_rows, x_stride, w_stride, w_scale_stride, out_stride,
-    counters, asked, job, finished,
+    counters, asked, passing, job, finished,
     FORM: tl.constexpr, GATED: tl.constexpr, EVEN_K: tl.constexpr, TOGETHER: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
     BULK: tl.constexpr, LANES: tl.constexpr, URGENT: tl.constexpr, URGENT_EXPERTS: tl.constexpr,
@@ -124,7 +124,7 @@ def _persistent_kernel(
     """Tiles as experts._experts_kernel computes them, one after the other. Not BULK: urgent ones only."""
     going = True
     while going:
-        ticket, end, leaves = _look(counters, asked, LANES)
+        ticket, end, leaves = _look(counters, asked, passing, LANES)
         if URGENT and ticket < end:
             if tl.atomic_cas(counters + _URGENT_NEXT, ticket, ticket + 1) == ticket:  # else another one has it
                 if _field(job, _IS_GATED) != 0:
@@ -199,7 +199,8 @@ def _launch(product: Launch, board: Board, chip: Chip, programs: int, urgent_exp
     if urgent_experts:
         assert constants["EVEN_K"], f"urgent jobs have columns that {BLOCK} divides"
     small = _urgent_tile_of(product, chip)
-    words = {"counters": board.counters, "asked": board.asked, "job": board.job, "finished": board.finished}
+    requests = {"asked": board.asked, "passing": board.passing}
+    words = {"counters": board.counters, **requests, "job": board.job, "finished": board.finished}
     return replace(
         product,
         kernel=_persistent_kernel,

@@ -14,7 +14,7 @@ import torch
 
 from localmoe.devices.cuda import CudaDevice
 from localmoe.devices.device import Stream
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers, Turns
 from localmoe.errors import CancelledError
 from localmoe.kernels.gpu import v3
 from localmoe.kernels.gpu.launch import Launch
@@ -75,8 +75,8 @@ def preempted(device: CudaDevice) -> Preempted:
 
 def measured(device: CudaDevice, gpu: Gpu, work: Work, tile_s: float) -> Preempted:
     """Steps alone, then beside the product without end, once in each form."""
-    turns, steps, prompt = Turns(device), device.new_stream("steps", urgent=True), device.new_stream("prompt")
-    residents = Residents(gpu, turns)
+    askers, steps, prompt = Askers.on(device), device.new_stream("steps", urgency="urgent"), device.new_stream("prompt")
+    residents = Residents(gpu, askers)
 
     def stay(look: Callable[[], None]) -> None:
         residents.run(work.resident, look)
@@ -85,7 +85,7 @@ def measured(device: CudaDevice, gpu: Gpu, work: Work, tile_s: float) -> Preempt
     with _endless(device, prompt, lambda look: work.plain.run()):
         first = _waits(_steps(device, steps, work.step, None), alone_s)
     with _endless(device, prompt, stay):
-        leaving = _waits(_steps(device, steps, work.step, turns), alone_s)
+        leaving = _waits(_steps(device, steps, work.step, askers.steps), alone_s)
     plain_s = _product_s(device, prompt, work.plain.run)
     return Preempted(leaving, first, tile_s, plain_s, _product_s(device, prompt, lambda: stay(lambda: None)))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.kernels.gpu.board import Board, job_of
 from localmoe.kernels.gpu.launch import Launch
 from localmoe.kernels.gpu.persistent import drain, persistent, urgent_tickets
@@ -21,23 +21,24 @@ SLEEP_S = 20e-6  # between looks at programs that run
 
 @dataclass
 class Residents:
-    """On `gpu`, but for `reserved` of its multiprocessors. `turns` is told when others want them all.
+    """On `gpu`, but for `reserved` of its multiprocessors. `askers` want them all now and then.
 
     Between two tiles they take those of urgent products too, of up to `urgent_experts` experts; 0: none comes.
     `launches` counts those of the last product: more than one where it was left.
     """
 
     gpu: Gpu
-    turns: Turns
+    askers: Askers
     reserved: int = 0
     urgent_experts: int = 0
     launches: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         assert self.reserved or not self.urgent_experts, "no multiprocessor is kept for urgent products"
-        words = (torch.from_numpy(flag.memory) for flag in (self.turns.asked, self.turns.finished))
+        steps, passing = self.askers.steps, self.askers.passing
+        words = (torch.from_numpy(flag.memory) for flag in (steps.asked, passing.asked, steps.finished))
         self._board = Board(self.gpu, *words)
-        self.turns.has_queue = self.urgent_experts > 0
+        steps.has_queue = self.urgent_experts > 0
         self._is_running = False
         self._num_jobs = self._num_tickets = 0
         self._event = torch.cuda.Event() if self.gpu.is_cuda else None
@@ -81,15 +82,15 @@ class Residents:
         self._board.publish(job_of(product, tickets, self._num_jobs))
         programs = max(1, self.reserved) if self._is_running else self.gpu.num_sms
         drain(product, self._board, self.gpu.chip, min(programs, len(tickets)), self.urgent_experts).run()
-        self.turns.wait_finished(self._num_jobs)
+        self.askers.steps.wait_finished(self._num_jobs)
 
     def _wait_for_turn(self, look: Callable[[], None]) -> None:
         """What was asked for so far is given back; what is asked from here on lets programs leave at once."""
-        request = self.turns.asked.value
+        requests = self.askers.requests
         look()
-        while not self.turns.wait(request, LOOK_S):
+        while not self.askers.wait(requests, LOOK_S):
             look()
-        self._board.answer(request)
+        self._board.answer(sum(requests))
 
     def _settle(self, look: Callable[[], None]) -> None:
         if self._event is None:

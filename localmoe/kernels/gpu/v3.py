@@ -185,7 +185,7 @@ def _urgent(form: Form) -> Callable[[Chip], Launch]:
 
 
 def _board() -> Board:
-    return Board(Gpu(torch.device("meta"), CHIPS[80]), *(empty(1, dtype=torch.int32) for _ in range(2)))
+    return Board(Gpu(torch.device("meta"), CHIPS[80]), *(empty(1, dtype=torch.int32) for _ in range(3)))
 
 
 def _dense() -> Iterator[Case]:

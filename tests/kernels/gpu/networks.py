@@ -14,7 +14,7 @@ import torch
 from arrays import quantised
 from tiny import make_checkpoint
 
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.kernels.gpu.attention import MOST_ABSORBED
 from localmoe.kernels.gpu.chips import Chip
 from localmoe.kernels.ops import Experts, LayerCache, Linear, MlaShape, Rope, Routing, Segment
@@ -164,9 +164,9 @@ class Runner:
 
     def __init__(
         self, case: parity.Case, cache: LatentCache, device: torch.device, chip: Chip, max_tokens: int, group: int = 3,
-        turns: Turns | None = None,
+        askers: Askers | None = None,
     ) -> None:  # fmt: skip
-        self.programs = GpuPrograms(case.model, cache, str(device), chip, turns)
+        self.programs = GpuPrograms(case.model, cache, str(device), chip, askers)
         self.program = self.programs.whole(max_tokens)
         self.max_tokens = max_tokens
         self._layers = [layer.moe.experts for layer in case.model.layers if layer.moe]

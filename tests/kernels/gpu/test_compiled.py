@@ -67,7 +67,7 @@ def test_every_kernel_fits_every_chip(case, chip):
 
 
 def board(chip: Chip) -> Board:
-    return Board(Gpu(torch.device("meta"), chip), empty(1, dtype=torch.int32), empty(1, dtype=torch.int32))
+    return Board(Gpu(torch.device("meta"), chip), *(empty(1, dtype=torch.int32) for _ in range(3)))
 
 
 def single() -> dict[str, Callable[[Chip], Launch]]:

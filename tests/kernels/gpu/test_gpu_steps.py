@@ -15,7 +15,7 @@ from localmoe import _native as native
 from localmoe.decode.beside import Beside
 from localmoe.decode.hot import HotExperts
 from localmoe.devices.cuda import CudaDevice
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.kernels.gpu.chips import CHIPS, chip_of
 from localmoe.kernels.gpu.graphs import Graphs
 from localmoe.kernels.gpu.launch import Launch
@@ -35,7 +35,7 @@ def case(tmp_path_factory):
 
 
 @contextmanager
-def opened(case, device, turns=lambda gpu: None):
+def opened(case, device, askers=lambda gpu: None):
     """A device, its programs, and the CPU's."""
     if device.type == "cuda":
         from localmoe.devices.cuda_torch import TorchRuntime
@@ -45,7 +45,7 @@ def opened(case, device, turns=lambda gpu: None):
         gpu, chip = CudaDevice(ThreadRuntime(), "GPU 0"), CHIPS[86]
     cache = case.cache("bf16", NUM_PAGES)
     try:
-        own = GpuPrograms(case.model, cache, str(device), chip, turns(gpu))
+        own = GpuPrograms(case.model, cache, str(device), chip, askers(gpu))
         yield gpu, own, HostPrograms(case.model, cache, POOL), cache
     finally:
         gpu.close()
@@ -76,13 +76,13 @@ def test_hot_experts_are_urgent_products_where_prompts_take_those(case, device, 
     truth, chosen = Reference(case, is_exact=True)(ids)
     monkeypatch.setattr(Launch, "run", lambda self: (kernels.append(self.kernel.__name__), run(self)))
 
-    def turns(gpu):
-        made.append(Turns(gpu))
+    def askers(gpu):
+        made.append(Askers.on(gpu))
         return made[0]
 
-    with opened(case, device, turns) as (gpu, programs, host, cache):
+    with opened(case, device, askers) as (gpu, programs, host, cache):
         experts = HotExperts(gpu, layers_of(case), [[0, 3, 6], [1]])
-        program = Beside(case.config, gpu, programs, host, NUM_TOKENS, hot=experts, turns=made[0])
+        program = Beside(case.config, gpu, programs, host, NUM_TOKENS, hot=experts, turns=made[0].steps)
         table = parity.reserved(cache.new_table(), NUM_TOKENS)
         found = [
             program.forward(ids[:4], [Segment(table, 0, 4)], all_logits=True, forced_experts=chosen[:, :4].copy()),
@@ -90,10 +90,10 @@ def test_hot_experts_are_urgent_products_where_prompts_take_those(case, device, 
         ]
         program.close()
     parity.assert_near(np.concatenate(found), truth, EXACT)
-    num_products = 2 * 2 * case.config.num_moe_layers  # gate and up, and down, of two steps
-    assert made[0].finished.value == kernels.count("_persistent_kernel") == num_products
+    steps, num_products = made[0].steps, 2 * 2 * case.config.num_moe_layers  # gate and up, and down, of two steps
+    assert steps.finished.value == kernels.count("_persistent_kernel") == num_products
     assert "_experts_kernel" not in kernels
-    assert made[0].asked.value == 2 * (case.config.num_moe_layers + 1)  # attention and the head: not for hot experts
+    assert steps.asked.value == 2 * (case.config.num_moe_layers + 1)  # attention and the head: not for hot experts
 
 
 def test_a_prompt_whose_experts_are_shared_with_the_cpu_is_near_the_reference(case, device):

@@ -66,7 +66,7 @@ class Products:
 
 
 def new_board(chip, device):
-    words = [torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
+    words = [torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(3)]
     return Board(Gpu(device, chip), *words)
 
 
@@ -99,7 +99,7 @@ def test_tiles_are_those_of_the_plain_product(chip, form, kind, shape, device):
 def leave_after(board, num_tiles, answered):
     """Somebody asks for the processors once so many tiles were taken: what is asked is the counter itself."""
     board.counters[2] = answered + num_tiles
-    board.asked = board.counters[NEXT : NEXT + 1]
+    board.asked, board.passing = board.counters[NEXT : NEXT + 1], torch.zeros_like(board.counters[:1])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -125,12 +125,13 @@ def test_programs_leave_between_tiles_and_later_launches_go_on(chip, form, step,
     assert error(out, products.plain("gate_up")) <= 1e-3
 
 
-def test_what_was_asked_before_the_launch_leaves_at_once_and_loses_nothing(chip, device):
+@pytest.mark.parametrize("who", ["asked", "passing"])
+def test_what_was_asked_before_the_launch_leaves_at_once_and_loses_nothing(chip, device, who):
     products, board = Products(chip, "bf16", SHAPE, device), new_board(chip, device)
     out = products.out("down")
     product = persistent(products.launch("down", out, stays=True), board, chip, NUM_SMS)
     board.begin()
-    board.asked.fill_(1)
+    getattr(board, who).fill_(1)
     product.run()
     board.tell()
     settled(device)

@@ -11,7 +11,7 @@ from test_persistent import DECODE, Products
 from test_persistent import SHAPE as PRODUCT
 
 from localmoe.devices.host import HostDevice
-from localmoe.devices.turns import Turns
+from localmoe.devices.turns import Askers
 from localmoe.errors import CancelledError
 from localmoe.kernels.gpu.board import job_of
 from localmoe.kernels.gpu.chips import CHIPS
@@ -55,15 +55,15 @@ class Steps:
 def on(host, chip, device, urgent_experts=0):
     if device.type == "cuda":
         pytest.skip("the flags of a GPU are a CUDA device's: see tests/devices/test_cuda_for_real.py")
-    turns = Turns(host)
-    return turns, Residents(Gpu(device, chip), turns, reserved=2, urgent_experts=urgent_experts)
+    askers = Askers.on(host)
+    return askers, Residents(Gpu(device, chip), askers, reserved=2, urgent_experts=urgent_experts)
 
 
 def test_a_product_is_whole_however_often_steps_come_between(chip, host, device):
-    turns, residents = on(host, chip, device)
+    askers, residents = on(host, chip, device)
     products = Products(chip, "bf16", PRODUCT, device)
     truth, launches = products.plain("gate_up"), []
-    with Steps(host, turns):
+    with Steps(host, askers.steps):
         while len(launches) < 30 and max(launches, default=0) < 2:  # until one was left
             out = products.out("gate_up")
             residents.run(products.launch("gate_up", out, stays=True), lambda: None)
@@ -72,8 +72,10 @@ def test_a_product_is_whole_however_often_steps_come_between(chip, host, device)
     assert launches[-1] > 1
 
 
-def test_nothing_is_launched_while_a_step_has_the_processors(chip, host, device):
-    turns, residents = on(host, chip, device)
+@pytest.mark.parametrize("who", ["steps", "passing"])
+def test_nothing_is_launched_while_somebody_has_the_processors(chip, host, device, who):
+    askers, residents = on(host, chip, device)
+    turns = getattr(askers, who)
     products, stream, goes_on = Products(chip, "bf16", PRODUCT, device), host.new_stream("steps"), threading.Event()
     out = products.out("down")
     turns.take(stream)
@@ -91,7 +93,8 @@ def test_nothing_is_launched_while_a_step_has_the_processors(chip, host, device)
 
 
 def test_a_prompt_that_is_cancelled_does_not_wait_for_its_turn(chip, host, device):
-    turns, residents = on(host, chip, device)
+    askers, residents = on(host, chip, device)
+    turns = askers.steps
     products, stream = Products(chip, "bf16", PRODUCT, device), host.new_stream("steps")
     turns.take(stream)
     while turns.asked.value < 1:
@@ -109,7 +112,7 @@ def test_a_prompt_that_is_cancelled_does_not_wait_for_its_turn(chip, host, devic
 
 def test_a_whole_prompt_in_turns_says_what_one_alone_says(tmp_path_factory, monkeypatch, host, device):
     chip, num_tokens = CHIPS[120], 40
-    turns, _ = on(host, chip, device)
+    askers, _ = on(host, chip, device)
     case = network(tmp_path_factory, "turns", **SHAPE)
 
     def forward(**more):
@@ -122,8 +125,8 @@ def test_a_whole_prompt_in_turns_says_what_one_alone_says(tmp_path_factory, monk
     alone = forward()
     kernels, run = [], Launch.run
     monkeypatch.setattr(Launch, "run", lambda self: (kernels.append(self.kernel.__name__), run(self)))
-    with Steps(host, turns):
-        found = forward(turns=turns)
+    with Steps(host, askers.steps), Steps(host, askers.passing):
+        found = forward(askers=askers)
     assert "_persistent_kernel" in kernels and "_experts_kernel" not in kernels
     parity.assert_near(found, alone, NEAR)
 
@@ -131,7 +134,7 @@ def test_a_whole_prompt_in_turns_says_what_one_alone_says(tmp_path_factory, monk
 @pytest.mark.parametrize("kind", ["gate_up", "down"])
 def test_urgent_products_are_computed_with_and_without_a_prompt(chip, host, device, kind):
     """Alone, then one after the other while a prompt's product runs: all are whole, and in order."""
-    turns, residents = on(host, chip, device, urgent_experts=4)
+    askers, residents = on(host, chip, device, urgent_experts=4)
     products, steps = Products(chip, "bf16", PRODUCT, device), Products(chip, "bf16", DECODE, device)
     truth, out = steps.plain(kind), products.out("gate_up")
 
@@ -146,19 +149,19 @@ def test_urgent_products_are_computed_with_and_without_a_prompt(chip, host, devi
     for _ in range(3):
         urge()
     run.join()
-    assert turns.has_queue and turns.finished.value == 4
+    assert askers.steps.has_queue and askers.steps.finished.value == 4
     assert error(out, products.plain("gate_up")) <= 1e-3
 
 
 def test_a_prompts_programs_compute_a_steps_tiles(chip, host, device):
     """Published before the prompt's product begins, a step's product is done by its end."""
-    turns, residents = on(host, chip, device, urgent_experts=4)
+    askers, residents = on(host, chip, device, urgent_experts=4)
     products, steps = Products(chip, "bf16", PRODUCT, device), Products(chip, "bf16", DECODE, device)
     first, out = steps.out("down"), products.out("down")
     job = job_of(steps.launch("down", first, stays=True), range(steps_tickets(steps, first, chip)), 1)
     residents._board.publish(job)
     residents.run(products.launch("down", out, stays=True), lambda: None)
-    assert turns.finished.value == 1 and error(first, steps.plain("down")) <= 1e-3
+    assert askers.steps.finished.value == 1 and error(first, steps.plain("down")) <= 1e-3
 
 
 def steps_tickets(steps, out, chip):
