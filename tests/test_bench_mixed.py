@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -101,11 +102,23 @@ def test_an_answer_that_takes_longer_than_all_its_tokens_may_is_late_before_it_e
     assert not Trial(instance, alone, (Factors(1e6, 1e-6),) * 2).keeps(rate=50.0)
 
 
+def test_what_requests_take_alone_is_never_found_in_the_cache(ground):
+    instance, seeds = rivals.ours(ground), count()
+    jobs = []
+    asked, instance.ask = instance.ask, lambda *a: jobs.append(asked(*a)) or jobs[-1]
+    found = [goodput._alone(instance, seeds) for _ in range(2)]
+    instance.close()
+    assert len(jobs) == 10
+    for job in jobs:
+        assert job.meter.num_read == len(job.prompt)
+    assert all(alone.of_a_request_s > alone.ttft_s[SHORT_TOKENS] > 0 for alone in found)
+
+
 class Steps(Search):
     """A search whose systems keep to the steps up to a number of their own."""
 
     def __init__(self, most, num_runs=100):
-        super().__init__(Alone({SHORT_TOKENS: 1.0, LONG_TOKENS: 1.0}, 1.0), LOOSE, Quiet(), 0.0)
+        super().__init__(lambda: Alone({SHORT_TOKENS: 1.0, LONG_TOKENS: 1.0}, 1.0), LOOSE, Quiet(), 1.0, 0.0)
         self.most, self.left = most, num_runs
 
     def _has_time(self):

@@ -1,7 +1,8 @@
 """The largest rate of requests that keeps to its targets: this scheduler's, and that of other ways to run both phases.
 
 A request keeps to them when its first token and the tokens after it come within so many times what the same request
-takes alone on all cores. Two classes of targets come in one trace; of each class nine of ten requests must keep to it.
+takes alone on all cores, measured just before. Two classes of targets come in one trace; of each class nine of ten
+requests must keep to it.
 """
 
 import time
@@ -9,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from statistics import median
 
 from localmoe.bench.mixed import rivals
-from localmoe.bench.mixed.trace import LEAST_MADE, LONG_TOKENS, SHORT_TOKENS, Arrival, arrivals
+from localmoe.bench.mixed.trace import LEAST_MADE, LONG_SHARE, LONG_TOKENS, MOST_MADE, SHORT_TOKENS, Arrival, arrivals
 from localmoe.bench.rows import Listener, Row, compared
 from localmoe.engine.instance import Ground, Instance
 from localmoe.engine.job import Job, Targets
@@ -47,6 +49,12 @@ class Alone:
 
     ttft_s: Mapping[int, float]
     tpot_s: float
+
+    @property
+    def of_a_request_s(self) -> float:
+        """On average."""
+        long = LONG_SHARE * self.ttft_s[LONG_TOKENS]
+        return (1 - LONG_SHARE) * self.ttft_s[SHORT_TOKENS] + long + (LEAST_MADE + MOST_MADE) / 2 * self.tpot_s
 
     def targets(self, arrival: Arrival, classes: Sequence[Factors]) -> Targets:
         """In seconds."""
@@ -83,7 +91,6 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
 
     The search at loose targets goes on where the one at the others ended: what keeps to those keeps to these.
     """
-    alone = _alone(ground, listener)
     systems = {
         "ours": [System("ours", lambda: rivals.ours(ground))],
         "exclusive": [System("exclusive", lambda: rivals.exclusive(ground))],
@@ -91,15 +98,20 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
         "chunked": [System(f"chunked-{c}", lambda c=c: rivals.chunked(ground, c)) for c in CHUNKS],  # type: ignore[misc]
     }
     end_s, isa = time.monotonic() + BUDGET_S, str(ground.network.isa)
-    search = Search(alone, MIXED, listener, end_s - LOOSE_S)
-    results = _search(search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()})
-    yield from _rows("goodput", search, results, isa)
-    search = Search(alone, LOOSE, listener, end_s)
-    finds = {
-        name: partial(search.climb_from, result.found) if result.found else partial(search.best_of, systems[name])
-        for name, result in results.items()
-    }
-    yield from _rows("goodput-loose", search, _search(search, "goodput-loose", finds), isa)
+    with closing(Instance(ground)) as instance:
+        listener.progress("goodput: each request alone")
+        alone = partial(_alone, instance, count())
+        alone()  # its programs' memory is touched
+        first = 0.35 / alone().of_a_request_s
+        search = Search(alone, MIXED, listener, first, end_s - LOOSE_S)
+        results = _search(search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()})
+        yield from _rows("goodput", search, results, isa)
+        search = Search(alone, LOOSE, listener, first, end_s)
+        finds = {
+            name: partial(search.climb_from, result.found) if result.found else partial(search.best_of, systems[name])
+            for name, result in results.items()
+        }
+        yield from _rows("goodput-loose", search, _search(search, "goodput-loose", finds), isa)
 
 
 def _search(search: "Search", prefix: str, finds: Mapping[str, Callable[[], Result | None]]) -> dict[str, Result]:
@@ -126,15 +138,15 @@ def _rows(prefix: str, search: "Search", results: Mapping[str, Result], isa: str
             yield compared(row, search.rate(result.above - is_known), against)
 
 
-def _alone(ground: Ground, listener: Listener) -> Alone:
-    """Medians of a few, each without any other."""
-    listener.progress("goodput: each request alone")
-    with closing(Instance(ground)) as instance:
-        ttfts = {
-            n: [_answered(instance, n, LEAST_MADE, seed)[0] for seed in range(9)] for n in (SHORT_TOKENS, LONG_TOKENS)
-        }
-        tpots = [_answered(instance, SHORT_TOKENS, 48, 90 + seed)[1] for seed in range(8)]
-    return Alone({n: median(seconds[1:]) for n, seconds in ttfts.items()}, median(tpots))
+def _alone(instance: Instance, seeds: Iterator[int]) -> Alone:
+    """Each without any other: what the machine does at this moment, as others may share its cores.
+
+    No prompt comes twice: it would be found in the cache.
+    """
+    short = median(_answered(instance, SHORT_TOKENS, LEAST_MADE, next(seeds))[0] for _ in range(3))
+    long, _ = _answered(instance, LONG_TOKENS, LEAST_MADE, next(seeds))
+    _, tpot = _answered(instance, SHORT_TOKENS, MOST_MADE, next(seeds))
+    return Alone({SHORT_TOKENS: short, LONG_TOKENS: long}, tpot)
 
 
 def _answered(instance: Instance, prompt: int, answer: int, seed: int) -> tuple[float, float]:
@@ -153,13 +165,15 @@ def _times(job: Job) -> tuple[float, float]:
 class Search:
     """Finds rates."""
 
-    def __init__(self, alone: Alone, classes: Sequence[Factors], listener: Listener, end_s: float) -> None:
+    def __init__(
+        self, alone: Callable[[], Alone], classes: Sequence[Factors], listener: Listener, first: float, end_s: float
+    ) -> None:
         self.listener = listener
         self._alone = alone
         self._classes = classes
         self._end_s = end_s
         self._highest, self._lowest = HIGHEST, LOWEST  # of the steps that are tried
-        self._first = 0.35 / (0.8 * alone.ttft_s[SHORT_TOKENS] + 0.2 * alone.ttft_s[LONG_TOKENS] + 30 * alone.tpot_s)
+        self._first = first
 
     def best_of(self, systems: Sequence[System]) -> Result | None:
         """The largest rate that one of `systems` keeps to, in steps of STEP; None where the time was too short to tell.
@@ -186,7 +200,7 @@ class Search:
         return self._climb([found.system], found, UNTRIED, (4, 2, 1))
 
     def rate(self, step: int) -> float:
-        """Requests a second."""
+        """Requests a second; `first` at step 0."""
         return float(self._first * STEP**step)
 
     def _climb(self, systems: Sequence[System], found: Found, above: int, strides: Sequence[int]) -> Result | None:
@@ -211,7 +225,7 @@ class Search:
         self.listener.progress(f"goodput: {system.name} at {rate:.2f} requests a second")
         with closing(system.make()) as instance:
             _answered(instance, SHORT_TOKENS, 4, 77)  # its programs' memory is touched
-            return Trial(instance, self._alone, self._classes).keeps(rate)
+            return Trial(instance, self._alone(), self._classes).keeps(rate)
 
 
 def _result(found: Found | None, above: int) -> Result | None:
