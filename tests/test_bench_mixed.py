@@ -102,16 +102,14 @@ def test_an_answer_that_takes_longer_than_all_its_tokens_may_is_late_before_it_e
     assert not Trial(instance, alone, (Factors(1e6, 1e-6),) * 2).keeps(rate=50.0)
 
 
-def test_what_requests_take_alone_is_never_found_in_the_cache(ground):
-    instance, seeds = rivals.ours(ground), count()
-    jobs = []
-    asked, instance.ask = instance.ask, lambda *a: jobs.append(asked(*a)) or jobs[-1]
-    found = [goodput._alone(instance, seeds) for _ in range(2)]
-    instance.close()
-    assert len(jobs) == 10
-    for job in jobs:
-        assert job.meter.num_read == len(job.prompt)
-    assert all(alone.of_a_request_s > alone.ttft_s[SHORT_TOKENS] > 0 for alone in found)
+def test_what_requests_take_alone_is_not_found_in_the_cache_and_does_not_stay_there(ground, monkeypatch):
+    jobs, seeds = [], count()
+    asked = Instance.ask
+    monkeypatch.setattr(Instance, "ask", lambda *a: jobs.append(asked(*a)) or jobs[-1])
+    for _ in range(2):
+        assert goodput._alone(ground, seeds).of_a_request_s > 0
+        assert ground.network.cache.free_pages == ground.network.cache.num_pages
+    assert len({tuple(job.prompt) for job in jobs}) == len(jobs) == 12
 
 
 class Steps(Search):

@@ -98,20 +98,18 @@ def measure(ground: Ground, listener: Listener) -> Iterator[Row]:
         "chunked": [System(f"chunked-{c}", lambda c=c: rivals.chunked(ground, c)) for c in CHUNKS],  # type: ignore[misc]
     }
     end_s, isa = time.monotonic() + BUDGET_S, str(ground.network.isa)
-    with closing(Instance(ground)) as instance:
-        listener.progress("goodput: each request alone")
-        alone = partial(_alone, instance, count())
-        alone()  # its programs' memory is touched
-        first = 0.35 / alone().of_a_request_s
-        search = Search(alone, MIXED, listener, first, end_s - LOOSE_S)
-        results = _search(search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()})
-        yield from _rows("goodput", search, results, isa)
-        search = Search(alone, LOOSE, listener, first, end_s)
-        finds = {
-            name: partial(search.climb_from, result.found) if result.found else partial(search.best_of, systems[name])
-            for name, result in results.items()
-        }
-        yield from _rows("goodput-loose", search, _search(search, "goodput-loose", finds), isa)
+    listener.progress("goodput: each request alone")
+    alone = partial(_alone, ground, count())
+    first = 0.35 / alone().of_a_request_s
+    search = Search(alone, MIXED, listener, first, end_s - LOOSE_S)
+    results = _search(search, "goodput", {name: partial(search.best_of, group) for name, group in systems.items()})
+    yield from _rows("goodput", search, results, isa)
+    search = Search(alone, LOOSE, listener, first, end_s)
+    finds = {
+        name: partial(search.climb_from, result.found) if result.found else partial(search.best_of, systems[name])
+        for name, result in results.items()
+    }
+    yield from _rows("goodput-loose", search, _search(search, "goodput-loose", finds), isa)
 
 
 def _search(search: "Search", prefix: str, finds: Mapping[str, Callable[[], Result | None]]) -> dict[str, Result]:
@@ -138,14 +136,16 @@ def _rows(prefix: str, search: "Search", results: Mapping[str, Result], isa: str
             yield compared(row, search.rate(result.above - is_known), against)
 
 
-def _alone(instance: Instance, seeds: Iterator[int]) -> Alone:
+def _alone(ground: Ground, seeds: Iterator[int]) -> Alone:
     """Each without any other: what the machine does at this moment, as others may share its cores.
 
-    No prompt comes twice: it would be found in the cache.
+    No prompt comes twice, which would be found in the cache; and none stays there, where those of the trace need room.
     """
-    short = median(_answered(instance, SHORT_TOKENS, LEAST_MADE, next(seeds))[0] for _ in range(3))
-    long, _ = _answered(instance, LONG_TOKENS, LEAST_MADE, next(seeds))
-    _, tpot = _answered(instance, SHORT_TOKENS, MOST_MADE, next(seeds))
+    with closing(Instance(ground)) as instance:
+        _answered(instance, SHORT_TOKENS, 4, next(seeds))  # its programs' memory is touched
+        short = median(_answered(instance, SHORT_TOKENS, LEAST_MADE, next(seeds))[0] for _ in range(3))
+        long, _ = _answered(instance, LONG_TOKENS, LEAST_MADE, next(seeds))
+        _, tpot = _answered(instance, SHORT_TOKENS, MOST_MADE, next(seeds))
     return Alone({SHORT_TOKENS: short, LONG_TOKENS: long}, tpot)
 
 
@@ -223,9 +223,10 @@ class Search:
     def _keeps(self, system: System, step: int) -> bool:
         rate = self.rate(step)
         self.listener.progress(f"goodput: {system.name} at {rate:.2f} requests a second")
+        alone = self._alone()
         with closing(system.make()) as instance:
             _answered(instance, SHORT_TOKENS, 4, 77)  # its programs' memory is touched
-            return Trial(instance, self._alone(), self._classes).keeps(rate)
+            return Trial(instance, alone, self._classes).keeps(rate)
 
 
 def _result(found: Found | None, above: int) -> Result | None:
