@@ -53,6 +53,7 @@ def test_rows_of_the_real_chat(tmp_path, monkeypatch):
 def test_a_model_too_fast_to_type_into_has_no_echo(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(tui, "LENGTHS", {"tui-overhead": 4})
+    monkeypatch.setattr(tui, "NUM_ROUNDS", 1)
     write_checkpoint(tmp_path / "model", TINY, seed=1)
     ears = Ears()
     rows = list(tui.measure(Settings(threads=1), str(tmp_path / "model"), ears))
