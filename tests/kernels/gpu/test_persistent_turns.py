@@ -15,6 +15,10 @@ CASES = [
     Case(1, 2, (1, "leave", 1)),
     Case(2, 1, ("leave", 1)),
     Case(2, 1, (1, "leave")),
+    Case(1, 2, ("leave",), 1),
+    Case(1, 2, (1,), 1),
+    Case(1, 2, (), 2),
+    Case(2, 1, ("leave",), 1),
 ]
 LARGE = [
     Case(2, 2, (1, 1)),
@@ -22,11 +26,14 @@ LARGE = [
     Case(2, 2, ("leave", 2, "leave")),
     Case(3, 4, ("leave", "leave")),
     Case(3, 2, (2,)),
+    Case(2, 2, ("leave", 1), 1),
+    Case(2, 2, ("leave",), 2),
 ]
 
 
 def name(case):
-    return f"{case.num_programs}x{case.num_tiles}-{'-'.join(map(str, case.script)) or 'alone'}"
+    passing = f"-passing{case.num_passing}" if case.num_passing else ""
+    return f"{case.num_programs}x{case.num_tiles}-{'-'.join(map(str, case.script)) or 'alone'}{passing}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
@@ -73,6 +80,13 @@ class ForgetsWhoAsked(Machine):
             yield world._replace(answered=world.asked) if world.waits_for is None else world
 
 
+class ReadsOneWord(Machine):
+    """One stream's requests count as the other's: the larger number of both."""
+
+    def requests(self, p):
+        return max(p.asked or 0, p.passing or 0)
+
+
 class OpensEarly(Machine):
     """The tickets before the job."""
 
@@ -110,6 +124,7 @@ class SaysItIsOver(Machine):
         (LooksRarely, Case(1, 4, ("leave",))),
         (LooksRarely, Case(1, 4, (1,))),
         (ForgetsWhoAsked, Case(1, 3, ("leave", "leave"))),
+        (ReadsOneWord, Case(1, 3, ("leave",), 1)),
         (OpensEarly, Case(1, 1, (1,))),
         (NeverDrains, Case(1, 1, (1,))),
         (SaysItIsOver, Case(1, 2, ("leave",))),

@@ -1,8 +1,9 @@
 """The programs of persistent.py and who talks to them, as a machine whose every memory access is a step of its own.
 
 What is modelled: `bulk` programs that are launched until no tile is left; a stream that publishes urgent jobs, launches
-a program that drains them and waits for their end, and that asks for the processors, uses them and gives them back.
-Words of the board are read one after the other, in any order, since nothing promises more.
+a program that drains them and waits for their end, and that asks for the processors, uses them and gives them back; and
+a second stream that only does the latter, for prompts that pass. Words of the board, and of both streams, are read one
+after the other, in any order, since nothing promises more.
 """
 
 from collections.abc import Iterator
@@ -26,12 +27,13 @@ class Program(NamedTuple):
 
     is_bulk: bool
     at: str = LOOK
-    asked: bool | None = None
+    asked: int | None = None
+    passing: int | None = None
     next: int | None = None
     end: int | None = None
     tile: int = -1
     number: int = -1
-    late_for: int = 0  # the request that stood when its last bulk tile ended
+    late_for: tuple[int, int] = (0, 0)  # the requests that stood when its last bulk tile ended
     late_ticket: int = -1  # the urgent ticket that waited then
 
 
@@ -44,6 +46,8 @@ class World(NamedTuple):
     answered: int = 0
     asked: int = 0
     resumed: int = 0
+    passing: int = 0  # as asked and resumed, of the second stream
+    passing_resumed: int = 0
     urgent_next: int = 0
     urgent_end: int = 0
     urgent_done: int = 0
@@ -53,15 +57,21 @@ class World(NamedTuple):
     urgent_ends: tuple[int, ...] = ()
     script_at: int = 0  # of the stream
     script_part: int = 0
-    waits_for: int | None = None  # the bulk's host: for this request to be given back
+    waits_for: tuple[int, ...] | None = (
+        None  # the bulk's host: for these requests, read one by one
+    )
 
 
 class Case(NamedTuple):
-    """So many bulk programs and tiles; the stream's `script` of "leave", and of jobs' numbers of tickets."""
+    """So many bulk programs and tiles; the stream's `script` of "leave", and of jobs' numbers of tickets.
+
+    `num_passing`: how often the second stream asks.
+    """
 
     num_programs: int
     num_tiles: int
     script: tuple["str | int", ...]
+    num_passing: int = 0
 
 
 class BrokenError(AssertionError):
@@ -88,6 +98,7 @@ class Machine:
                 yield world._replace(programs=tuple(sorted(programs, key=str)))  # which is which does not matter
         yield from self.host(w)
         yield from self.stream(w)
+        yield from self.pass_by(w)
 
     def program(self, w: World, p: Program) -> Iterator[tuple[World, Program]]:
         if p.at == LOOK:
@@ -112,20 +123,29 @@ class Machine:
 
     def look(self, w: World, p: Program) -> Iterator[tuple[World, Program]]:
         if p.asked is None and p.is_bulk:
-            yield w, self.seen(w, p._replace(asked=w.asked > w.answered))
+            yield w, self.seen(w, p._replace(asked=w.asked))
+        if self.reads_passing(p):
+            yield w, self.seen(w, p._replace(passing=w.passing))
         if p.next is None:
             yield w, self.seen(w, p._replace(next=w.urgent_next))
         if p.end is None:
             yield w, self.seen(w, p._replace(end=w.urgent_end))
 
+    def reads_passing(self, p: Program) -> bool:
+        return p.passing is None and p.is_bulk and self.case.num_passing > 0
+
     def seen(self, w: World, p: Program) -> Program:
         """What it does once it has read all words; then it forgets them."""
-        if (p.asked is None and p.is_bulk) or p.next is None or p.end is None:
+        if (p.asked is None and p.is_bulk) or self.reads_passing(p) or p.next is None or p.end is None:
             return p
         if p.next < p.end:
-            return p._replace(at=CLAIM, asked=None, end=None)
-        at = END if not p.is_bulk or p.asked else TAKE
+            return p._replace(at=CLAIM, asked=None, passing=None, end=None)
+        at = END if not p.is_bulk or self.requests(p) > w.answered else TAKE
         return self.again(p)._replace(at=at)
+
+    def requests(self, p: Program) -> int:
+        """Of both streams together, as it has read them."""
+        return (p.asked or 0) + (p.passing or 0)
 
     def claim(self, w: World, p: Program) -> tuple[World, Program]:
         """Compare and swap: another one may have the ticket."""
@@ -146,26 +166,31 @@ class Machine:
         done = tuple(n + (tile == p.tile) for tile, n in enumerate(w.bulk_done))
         if done[p.tile] > 1:
             raise BrokenError(f"tile {p.tile} is computed twice")
-        request = w.asked if w.asked > w.resumed else 0
+        requests = (
+            w.asked if w.asked > w.resumed else 0,
+            w.passing if w.passing > w.passing_resumed else 0,
+        )
         ticket = w.urgent_next if w.urgent_next < w.urgent_end else -1
-        if request and request == p.late_for:
+        if any(now and now == late for now, late in zip(requests, p.late_for, strict=True)):
             raise BrokenError("a program computes a second tile while somebody waits for the processors")
         if ticket >= 0 and ticket == p.late_ticket:
             raise BrokenError("a program computes a second tile while an urgent one waits")
-        return w._replace(bulk_done=done), self.again(p)._replace(late_for=request, late_ticket=ticket)
+        return w._replace(bulk_done=done), self.again(p)._replace(late_for=requests, late_ticket=ticket)
 
     def again(self, p: Program) -> Program:
-        return p._replace(at=LOOK, asked=None, next=None, end=None, tile=-1, number=-1)
+        return p._replace(at=LOOK, asked=None, passing=None, next=None, end=None, tile=-1, number=-1)
 
     def host(self, w: World) -> Iterator[World]:
         """Of the bulk: launches again, once what was asked for is given back."""
         if w.over or not all(p.at == END for p in w.programs if p.is_bulk):
             return
         if w.waits_for is None:
-            yield w._replace(waits_for=w.asked)
-        elif w.resumed >= w.waits_for:
+            yield w._replace(waits_for=(w.asked,))
+        elif len(w.waits_for) == 1:
+            yield w._replace(waits_for=(*w.waits_for, w.passing))
+        elif w.resumed >= w.waits_for[0] and w.passing_resumed >= w.waits_for[1]:
             programs = tuple(Program(True) if p.is_bulk else p for p in w.programs)
-            yield w._replace(programs=programs, answered=w.waits_for, waits_for=None)
+            yield w._replace(programs=programs, answered=sum(w.waits_for), waits_for=None)
 
     def stream(self, w: World) -> Iterator[World]:
         """Publishes, drains, waits; or asks, uses what it was given, and gives it back."""
@@ -179,6 +204,14 @@ class Machine:
             yield w._replace(asked=w.asked + 1, script_part=1)
         elif all(p.at == END for p in w.programs if p.is_bulk):  # the processors are free
             yield w._replace(resumed=w.asked, script_part=0, script_at=w.script_at + 1)
+
+    def pass_by(self, w: World) -> Iterator[World]:
+        """The second stream asks, uses what it was given, and gives it back."""
+        if w.passing > w.passing_resumed:
+            if all(p.at == END for p in w.programs if p.is_bulk):
+                yield w._replace(passing_resumed=w.passing)
+        elif w.passing < self.case.num_passing:
+            yield w._replace(passing=w.passing + 1)
 
     def publish(self, w: World, count: int) -> Iterator[World]:
         number = 1 + sum(isinstance(word, int) for word in self.case.script[: w.script_at])
@@ -194,7 +227,8 @@ class Machine:
 
     def is_over(self, w: World) -> bool:
         ended = all(p.at == END for p in w.programs)
-        return ended and w.over and w.script_at == len(self.case.script)
+        has_passed = w.passing_resumed == self.case.num_passing
+        return ended and w.over and has_passed and w.script_at == len(self.case.script)
 
 
 def check(machine: Machine) -> int:
