@@ -57,9 +57,7 @@ class World(NamedTuple):
     urgent_ends: tuple[int, ...] = ()
     script_at: int = 0  # of the stream
     script_part: int = 0
-    waits_for: tuple[int, ...] | None = (
-        None  # the bulk's host: for these requests, read one by one
-    )
+    waits_for: tuple[int, ...] | None = None  # the bulk's host: for these requests, read one by one
 
 
 class Case(NamedTuple):
