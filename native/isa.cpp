@@ -40,7 +40,7 @@ std::vector<Target> targets() {
   const Target shift{&kAvx2ZenKernels, &kAvx2ZenMeasures, avx2};
   // Where FP32 denormals cost nothing.
   const bool zen = __builtin_cpu_is("amd") != 0;
-  static const bool amx_bf16 = avx512 && __builtin_cpu_supports("avx512vbmi") && has_amx_bf16();
+  static const bool amx_bf16 = avx512 && has_amx_bf16();
   const Target half{&kAvx512Kernels, &kAvx512Measures, avx512};
   const Target wide_shift{&kAvx512ZenKernels, &kAvx512ZenMeasures, avx512};
   return {{&kScalarKernels, &kScalarMeasures, true},

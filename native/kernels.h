@@ -31,7 +31,7 @@ struct Matrix {
 };
 
 constexpr int kBlock = 128;        // rows and columns that share a scale
-constexpr int kMaxGemvTokens = 8;  // more tokens take the GEMM path
+constexpr int kMaxGemvTokens = 8;  // most tokens in a gemv() call
 constexpr int kStrip = 16;         // tokens side by side in a packed GEMM operand
 constexpr int kGemmRows = 48;      // most rows in one gemm() call
 constexpr int kPage = 64;          // tokens in a page of the latent cache
@@ -109,17 +109,22 @@ struct Kernels {
   // y[t][col] = sum over row in [row0, row1) of x[t][row - row0] * w[row][col], for 1..8 tokens; overwrites y. x as it is.
   void (*gevm)(const Matrix& w, int row0, int row1, const float* const* x, int num_tokens, float* const* y);
 
+  // Most tokens, up to kMaxGemvTokens, for which gemv is not slower than gemm.
+  int (*gemv_tokens)(WeightType type);
+  // Fewest rows of each matrix with which gemm_pair is as fast as it can be, at most 24.
+  int (*pair_rows)(WeightType type);
+
   // GEMM. pack writes a strip: 1..16 token rows side by side, in the room of strip_floats() floats and in the form in which
   // gemm reads them for weights of `type`; for f32 [padded(cols)][16]. Zeros for missing tokens and padding.
   size_t (*strip_floats)(int cols, WeightType type);
   // Strips that stay in the caches of this target's cores while many rows of weights are multiplied by them; at least 3.
   int (*strips_kept)(int cols, WeightType type);
   void (*pack)(const float* const* x, int num_tokens, int cols, WeightType type, float* out);
-  // Columns [row0, row0 + rows) of a strip of `cols` columns, from a product as gemm leaves it, c[rows][16]. Whoever has the
-  // last of them adds the padding.
-  void (*pack_product)(const float* c, int rows, int row0, int cols, WeightType type, float* out);
+  // Columns [row0, row0 + rows) of such a strip of `cols` columns, from a product as gemm leaves it, c[rows][16]. Whoever has
+  // the last of them adds the padding.
+  void (*pack_product)(const float* c, int rows, int row0, int num_tokens, int cols, WeightType type, float* out);
   // out[strip][row - row0][16] for row in [row0, row1), at most 48 rows, over the packed strips of num_tokens tokens,
-  // laid one after the other (strip_floats() each). out's strips are out_stride floats apart; of the last
+  // laid one after the other (strip_floats() each), each packed for as many as it has of them. out's strips are out_stride floats apart; of the last
   // one only its tokens' places, or half of the strip, are sure to be written. Weights are decoded panel by panel into
   // scratch (gemm_scratch_floats() floats).
   void (*gemm)(const Matrix& w, int row0, int row1, const float* packed, int num_tokens, float* out,

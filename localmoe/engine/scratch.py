@@ -19,8 +19,9 @@ from localmoe.weights.store import Experts, Linear, Store
 
 FLOAT_BYTES = 4
 AREA_BYTES = 2 << 20  # each of the three areas lies in whole huge pages
-GEMV_TOKENS, STRIP, GEMM_ROWS, PANEL_STRIDE = 8, 16, 48, 144  # native/kernels.h, native/kernels/gemm-inl.h
+MAX_GEMV_TOKENS, STRIP, GEMM_ROWS, PANEL_STRIDE = 8, 16, 48, 144  # native/kernels.h, native/kernels/gemm-inl.h
 STRIP_FLOATS = {"amx_bf16": 24}  # of a column, where it is no FP32 for each token: native/kernels/gemm_amx-inl.h
+GEMV_TOKENS = {"amx_bf16": 4}  # most for which it is taken, where fewer than can be: there, too
 GEMM_SCRATCH, TILE = GEMM_ROWS * PANEL_STRIDE, GEMM_ROWS * STRIP
 GEMM_MULTIPLY_ADDS, GEMV_ROWS = 8_000_000, 256  # of a tile
 ABSORBED_ROWS, HEAD_BLOCK, STATES = 128, 32, 64  # native/ops/absorbed.cpp
@@ -35,7 +36,7 @@ def scratch_bytes(config: ModelConfig, num_tokens: int, num_workers: int, isa: s
     shared = max(*(_linear(cols, num_tokens, strip) for cols in shapes), _attention(config, num_tokens, strip))
     each = max(*(_linear_worker(cols) for cols in shapes), _attention_worker(config))
     if config.num_moe_layers:
-        shared = max(shared, _experts(config, num_tokens, strip))
+        shared = max(shared, _experts(config, num_tokens, strip, GEMV_TOKENS.get(isa, MAX_GEMV_TOKENS)))
         each = max(each, _experts_worker(config))
     stride = -(-each // WORKER_ALIGN) * WORKER_ALIGN + WORKER_ALIGN
     areas = (_activations(_few_layers(config), num_tokens), shared, stride * num_workers)
@@ -108,22 +109,24 @@ def _linear_worker(cols: int) -> int:
     return GEMM_SCRATCH + _tile_strips(cols) * TILE
 
 
-def _experts(config: ModelConfig, num_tokens: int, strip: int) -> int:
+def _experts(config: ModelConfig, num_tokens: int, strip: int, gemv_tokens: int) -> int:
     """Tokens as gemv reads them, what experts make of them, strips for those with many, and a row of each slot."""
     x, h = _padded(config.hidden), _padded(config.moe_inter)
     slots = num_tokens * config.top_k
-    strips = min(slots // 8, slots // STRIP + config.num_experts)
+    strips = min(slots // min(gemv_tokens + 1, STRIP // 2), slots // STRIP + config.num_experts)
     return num_tokens * x + slots * h + strips * strip * (x + h) + slots * config.hidden
 
 
 def _experts_worker(config: ModelConfig) -> int:
     strips = max(_tile_strips(config.hidden), _tile_strips(config.moe_inter))
-    return max(GEMM_SCRATCH + strips * TILE, 2 * GEMV_TOKENS * GEMV_ROWS)
+    return max(GEMM_SCRATCH + strips * TILE, 2 * MAX_GEMV_TOKENS * GEMV_ROWS)
 
 
 def _attention(config: ModelConfig, num_tokens: int, strip: int) -> int:
     """Queries and states of the absorbed form, or one span's keys and values of the expanded one."""
-    return max(_absorbed(config, num_tokens), _expanded(config, num_tokens, strip) if num_tokens > GEMV_TOKENS else 0)
+    return max(
+        _absorbed(config, num_tokens), _expanded(config, num_tokens, strip) if num_tokens > MAX_GEMV_TOKENS else 0
+    )
 
 
 def _absorbed(config: ModelConfig, num_tokens: int) -> int:
@@ -143,7 +146,9 @@ def _attention_worker(config: ModelConfig) -> int:
     head, rank = config.nope_dim + config.rope_dim, config.kv_lora_rank
     page = PAGE_TOKENS * config.latent_width
     queries = QUERY_ROWS * (_up(head, STRIP) + _up(config.v_dim, STRIP) + SCORE_STRIDE)
-    return max(page, GEMV_TOKENS * _padded(rank) + rank, GEMM_SCRATCH + TILE * -(-_key_tile(config) // STRIP), queries)
+    return max(
+        page, MAX_GEMV_TOKENS * _padded(rank) + rank, GEMM_SCRATCH + TILE * -(-_key_tile(config) // STRIP), queries
+    )
 
 
 def _key_tile(config: ModelConfig) -> int:

@@ -37,7 +37,7 @@ KERNEL_FLAGS = (
 _AVX2 = {"avx2", "fma", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 _AVX512_BF16 = _AVX512 | {"avx512vbmi", "avx512_bf16"}
-_AMX_BF16 = _AVX512 | {"avx512vbmi", "amx_tile", "amx_bf16"}
+_AMX_BF16 = _AVX512 | {"amx_tile", "amx_bf16"}
 _MOST_CACHES = 8  # index folders of one CPU
 
 

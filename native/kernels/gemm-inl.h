@@ -215,13 +215,15 @@ void gemm_matrices(const Matrix* const (&w)[Matrices], int row0, int row1, const
 // specialises this in a file before this one.
 template <class W>
 struct Gemm {
+  static constexpr int kGemvTokens = kMaxGemvTokens;
+  static constexpr int kPairRows = 18;
   static constexpr int kColumnFloats = kStrip;   // of a strip
   static constexpr int kKeptBytes = 1 << 30;     // of strips: FMAs take longer than what they read, wherever it comes from
   static constexpr size_t kScratchFloats = static_cast<size_t>(kGemmRows) * kPanelStride;
 
   static void pack(const float* const* x, int num_tokens, int cols, float* out) { pack_columns<W>(x, num_tokens, cols, out); }
 
-  static void pack_product(const float* c, int rows, int row0, int cols, float* out) { pack_rows<W>(c, rows, row0, cols, out); }
+  static void pack_product(const float* c, int rows, int row0, int /*num_tokens*/, int cols, float* out) { pack_rows<W>(c, rows, row0, cols, out); }
 
   template <int Matrices>
   static void run(const Matrix* const (&w)[Matrices], int row0, int row1, const float* packed, int num_tokens, float* out,
@@ -230,12 +232,24 @@ struct Gemm {
   }
 };
 
+int gemv_tokens(WeightType type) {
+  int tokens = 0;
+  with_weights(type, [&](auto weights) { tokens = Gemm<decltype(weights)>::kGemvTokens; });
+  return tokens;
+}
+
+int pair_rows(WeightType type) {
+  int rows = 0;
+  with_weights(type, [&](auto weights) { rows = Gemm<decltype(weights)>::kPairRows; });
+  return rows;
+}
+
 void pack(const float* const* x, int num_tokens, int cols, WeightType type, float* out) {
   with_weights(type, [&](auto weights) { Gemm<decltype(weights)>::pack(x, num_tokens, cols, out); });
 }
 
-void pack_product(const float* c, int rows, int row0, int cols, WeightType type, float* out) {
-  with_weights(type, [&](auto weights) { Gemm<decltype(weights)>::pack_product(c, rows, row0, cols, out); });
+void pack_product(const float* c, int rows, int row0, int num_tokens, int cols, WeightType type, float* out) {
+  with_weights(type, [&](auto weights) { Gemm<decltype(weights)>::pack_product(c, rows, row0, num_tokens, cols, out); });
 }
 
 size_t strip_floats(int cols, WeightType type) {

@@ -12,6 +12,8 @@ constexpr Kernels make_table(const char* name) {
   table.gemv_prepare = gemv_prepare;
   table.gemv = gemv;
   table.gevm = gevm;
+  table.gemv_tokens = gemv_tokens;
+  table.pair_rows = pair_rows;
   table.strip_floats = strip_floats;
   table.strips_kept = strips_kept;
   table.pack = pack;

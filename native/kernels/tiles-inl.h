@@ -56,23 +56,67 @@ KERNEL_INLINE void store_terms(Vec x, Vec y, uint8_t* at) {
   }
 }
 
-// A row's next 64 weights as BF16: of each 16 the first 8 in `first`, the others in `last`; zeros behind the first n.
-KERNEL_INLINE void load_group(const uint8_t* p, __m512i& first, __m512i& last) {
-  decode_bf16(_mm512_loadu_si512(p), first, last);
+// FP8 codes in the upper bytes of words as BF16, 2^-8 times themselves: shifted, their exponents e are read as e - 15. Not for
+// codes with an exponent of zero.
+KERNEL_INLINE __m512i shifted_codes(__m512i words) {
+  const __m512i mask = _mm512_set1_epi16(static_cast<short>(0x87f0));
+  const __m512i bias = _mm512_set1_epi16(112 << 7);
+  return _mm512_ternarylogic_epi32(_mm512_srai_epi16(words, 4), mask, bias, 0xea);  // words & mask | bias
 }
-KERNEL_INLINE void load_group(const uint8_t* p, int n, __m512i& first, __m512i& last) {
-  decode_bf16(_mm512_maskz_loadu_epi8(~__mmask64{0} >> (kTileGroup - n), p), first, last);
+
+// The same of any codes, by way of FP16.
+KERNEL_INLINE __m512i widened_codes(__m512i words) {
+  const __m512i halves = _mm512_and_si512(_mm512_srai_epi16(words, 1), _mm512_set1_epi16(static_cast<short>(0xbf80)));
+  const Vec front = {_mm512_cvtph_ps(_mm512_castsi512_si256(halves))};
+  const Vec back = {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))};
+  return _mm512_inserti64x4(_mm512_castsi256_si512(narrow_bf16(front)), narrow_bf16(back), 1);
 }
-KERNEL_INLINE void part_groups(__m512i front, __m512i back, __m512i& first, __m512i& last) {
-  first = _mm512_shuffle_i64x2(front, back, 0x88);
-  last = _mm512_shuffle_i64x2(front, back, 0xdd);
-}
-KERNEL_INLINE void load_group(const uint16_t* p, __m512i& first, __m512i& last) {
-  part_groups(_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32), first, last);
-}
-KERNEL_INLINE void load_group(const uint16_t* p, int n, __m512i& first, __m512i& last) {
-  const __mmask64 mask = ~__mmask64{0} >> (kTileGroup - n);
-  const __m512i front = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), p);
-  const __m512i back = n > 32 ? _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask >> 32), p + 32) : _mm512_setzero_si512();
-  part_groups(front, back, first, last);
-}
+
+// How 64 weights of a row lie in two tiles: columns k and k + kPair side by side, and so in row row(k) of an operand of tile
+// half(k). Values times kUnit are the weights.
+template <class W>
+struct Groups;
+
+template <>
+struct Groups<Fp8Weights> {
+  static constexpr float kUnit = 256.0f;
+  static constexpr int kPair = 2;
+  static constexpr int half(int k) { return k % 2; }
+  static constexpr int row(int k) { return k / 4; }
+  // Of some rows.
+  template <int Num>
+  static KERNEL_INLINE void load(const uint8_t* p, ptrdiff_t stride, __m512i (&out)[Num][2]) {
+    __m512i codes[Num];
+    KERNEL_UNROLL for (int i = 0; i < Num; ++i) codes[i] = _mm512_loadu_si512(p + i * stride);
+    const bool rare = Rare<Fp8Weights>::is_one<Num>(p, stride);
+    KERNEL_UNROLL for (int i = 0; i < Num; ++i) split(codes[i], rare, out[i]);
+  }
+  // The first n of one row, zeros behind.
+  static KERNEL_INLINE void load_part(const uint8_t* p, int n, __m512i (&out)[2]) {
+    split(_mm512_maskz_loadu_epi8(~__mmask64{0} >> (kTileGroup - n), p), true, out);
+  }
+
+ private:
+  static KERNEL_INLINE void split(__m512i codes, bool rare, __m512i (&out)[2]) {
+    const __m512i even = _mm512_slli_epi16(codes, 8);
+    out[0] = rare ? widened_codes(even) : shifted_codes(even);
+    out[1] = rare ? widened_codes(codes) : shifted_codes(codes);
+  }
+};
+
+template <>
+struct Groups<Bf16Weights> {
+  static constexpr float kUnit = 1.0f;
+  static constexpr int kPair = 1;
+  static constexpr int half(int k) { return k / 32; }
+  static constexpr int row(int k) { return k % 32 / 2; }
+  template <int Num>
+  static KERNEL_INLINE void load(const uint16_t* p, ptrdiff_t stride, __m512i (&out)[Num][2]) {
+    KERNEL_UNROLL for (int i = 0; i < 2 * Num; ++i) out[i / 2][i % 2] = _mm512_loadu_si512(p + i / 2 * stride + i % 2 * 32);
+  }
+  static KERNEL_INLINE void load_part(const uint16_t* p, int n, __m512i (&out)[2]) {
+    const __mmask64 mask = ~__mmask64{0} >> (kTileGroup - n);
+    out[0] = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), p);
+    out[1] = n > 32 ? _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask >> 32), p + 32) : _mm512_setzero_si512();
+  }
+};

@@ -79,14 +79,13 @@ void ExpandedAttention::pack(Run& run, int tile, int worker) const {
   for (int first = 0; first < num; first += kStrip) {
     std::array<const float*, kStrip> latents{};
     std::array<const float*, kStrip> ropes{};
-    const int in_strip = std::min(kStrip, num - first);
-    for (int i = 0; i < in_strip; ++i) {
-      latents[static_cast<size_t>(i)] = rows + (first + i) * of_.width();
+    for (int i = 0; i < kStrip; ++i) {  // a whole strip: behind the last key it again, which no query sees
+      latents[static_cast<size_t>(i)] = rows + std::min(first + i, num - 1) * of_.width();
       ropes[static_cast<size_t>(i)] = latents[static_cast<size_t>(i)] + of_.shape.rank;
     }
     const size_t strip = static_cast<size_t>((tile * kPage + first) / kStrip);
-    run.kernels->pack(latents.data(), in_strip, of_.shape.rank, of_.kv_b.type, latents_ + strip * latent_strip(*run.kernels));
-    run.kernels->pack(ropes.data(), in_strip, of_.shape.rope_dim, WeightType::f32, ropes_ + strip * rope_strip());
+    run.kernels->pack(latents.data(), kStrip, of_.shape.rank, of_.kv_b.type, latents_ + strip * latent_strip(*run.kernels));
+    run.kernels->pack(ropes.data(), kStrip, of_.shape.rope_dim, WeightType::f32, ropes_ + strip * rope_strip());
   }
 }
 

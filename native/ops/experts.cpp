@@ -35,10 +35,10 @@ constexpr int kMaxTileRows = 256;  // rows of a GEMV tile: bounds the workers' s
 constexpr int kPieceCols = 2048;   // of a token, prepared for gemv at once
 constexpr ptrdiff_t kTile = kGemmRows * kStrip;
 
-// Rows of gate and of up in a GEMM tile: few where rows are long, but a product of fewer than 36 in all is slow.
-int pair_rows(int cols, int strips) {
+// Rows of gate and of up in a GEMM tile: few where rows are long, but not so few that the product is slow.
+int pair_rows(int cols, int strips, int fewest) {
   constexpr int kMultiplyAdds = 10'000'000;  // about 250 us at 40 GMAC/s
-  return std::clamp(kMultiplyAdds / (2 * kStrip * strips * std::max(1, cols)) / 6 * 6, 18, kGemmRows / 2);
+  return std::clamp(kMultiplyAdds / (2 * kStrip * strips * std::max(1, cols)) / 6 * 6, fewest, kGemmRows / 2);
 }
 
 // Some strips of one chosen expert (none: the GEMV path) and its first tile among those of a phase and part.
@@ -78,7 +78,7 @@ class ExpertsOp : public Op {
   int begin(int /*stage*/, Run& run) override {
     rows_ = x_.count(run);
     find_experts(run);
-    slots_.sort(run, routing_, rows_, first_, end_, places_);
+    slots_.sort(run, routing_, rows_, first_, end_, places_, run.kernels->gemv_tokens(gate_.type));
     if (slots_.used.empty() && !overwrites_) return 0;
     lay_out(run);
     tickets_.clear();
@@ -106,7 +106,7 @@ class ExpertsOp : public Op {
   size_t scratch_floats(int max_tokens, const Kernels& kernels) const override {
     const size_t rows = static_cast<size_t>(max_tokens);
     const size_t slots = rows * static_cast<size_t>(routing_.top_k);
-    const size_t strips = static_cast<size_t>(Slots::max_strips(max_tokens * routing_.top_k, static_cast<int>(num_experts())));
+    const size_t strips = static_cast<size_t>(Slots::max_strips(max_tokens * routing_.top_k, static_cast<int>(num_experts()), kernels.gemv_tokens(gate_.type)));
     const size_t strip = kernels.strip_floats(hidden_, gate_.type) + kernels.strip_floats(inter_, down_.type);
     return rows * x_floats() + slots * h_floats() + strips * strip + slots * static_cast<size_t>(hidden_);
   }
@@ -213,7 +213,7 @@ class ExpertsOp : public Op {
     const Matrix& matrix = phase == kGateUp ? gate_ : down_;
     const int most = std::min(gemm_tile_strips(matrix), run.kernels->strips_kept(matrix.cols, matrix.type));
     const int step = ceil_div(strips, ceil_div(strips, most));
-    const int gemm_rows = phase == kGateUp ? pair_rows(hidden_, step) : kGemmRows;
+    const int gemm_rows = phase == kGateUp ? pair_rows(hidden_, step, run.kernels->pair_rows(gate_.type)) : kGemmRows;
     for (int s = 0; s < strips; s += step) units.push_back({u, used.strip0 + s, std::min(step, strips - s), gemm_rows, 0});
   }
 
@@ -288,12 +288,13 @@ class ExpertsOp : public Op {
     const int n = row1 - row0;
     for (int s = 0; s < unit.strips; ++s) {
       const int first = (unit.strip0 + s - used.strip0) * kStrip;
+      const int num_tokens = std::min(kStrip, used.count - first);
       std::array<float, kStrip> weights{};
-      std::copy_n(slots_.weight.begin() + used.first + first, std::min(kStrip, used.count - first), weights.begin());
+      std::copy_n(slots_.weight.begin() + used.first + first, num_tokens, weights.begin());
       float* h = c + s * kTile;
       run.kernels->silu_mul(h, h + n * kStrip, h, n * kStrip);
       for (int i = 0; i < n * kStrip; ++i) h[i] *= weights[index(i % kStrip)];
-      run.kernels->pack_product(h, n, first_row, inter_, down_.type, h_strip(unit.strip0 + s));
+      run.kernels->pack_product(h, n, first_row, num_tokens, inter_, down_.type, h_strip(unit.strip0 + s));
     }
   }
 

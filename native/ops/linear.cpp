@@ -1,4 +1,4 @@
-// y = x W^T: GEMV for up to 8 rows, GEMM over packed strips of 16 rows beyond.
+// y = x W^T: GEMV for few rows, GEMM over packed strips of 16 rows beyond.
 #include <algorithm>
 #include <array>
 
@@ -28,7 +28,7 @@ class LinearOp : public Op {
 
   int begin(int stage, Run& run) override {
     const int rows = x_.count(run);
-    gemv_ = takes_gemv(rows);
+    gemv_ = rows <= run.kernels->gemv_tokens(w_.type);
     if (stage == 0) return begin_operand(run, rows);
     if (gemv_) {
       tile_rows_ = gemv_tile_rows(w_, run.num_workers, 4);

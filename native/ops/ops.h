@@ -8,9 +8,6 @@
 
 namespace localmoe {
 
-// Most rows that share one read of the weights on the GEMV path; larger runs take the GEMM path.
-inline bool takes_gemv(int num_rows) { return num_rows <= kMaxGemvTokens; }
-
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // Weights that a GEMV tile reads: about 100 us at 10 GB/s. gemv walks a tile as four streams, which wants long ones.

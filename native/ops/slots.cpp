@@ -3,7 +3,7 @@
 namespace localmoe {
 
 // A counting sort over the routing of this run.
-void Slots::sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert, const int32_t* places) {
+void Slots::sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert, const int32_t* places, int gemv_tokens) {
   const size_t num_choices = static_cast<size_t>(num_rows * routing.top_k);
   const int num_experts = end_expert - first_expert;
   const auto place_of = [&](size_t choice) {  // of the expert within the range; num_experts outside
@@ -21,7 +21,7 @@ void Slots::sort(const Run& run, const RoutingRows& routing, int num_rows, int f
     const int count = end;
     end += first;
     if (count == 0) continue;
-    used.push_back({first_expert + e, first, count, count > kMaxGemvTokens ? num_strips : -1});
+    used.push_back({first_expert + e, first, count, count > gemv_tokens ? num_strips : -1});
     num_strips += used.back().num_strips();
   }
   const size_t num_slots = static_cast<size_t>(next[static_cast<size_t>(num_experts)]);

@@ -18,8 +18,8 @@ struct Used {
   int num_strips() const { return is_packed() ? ceil_div(count, kStrip) : 0; }
 };
 
-// One slot per (token, choice) of the experts that were asked for, ordered by expert. An expert with up to 8 tokens takes
-// the GEMV path, one with more takes strips of 16.
+// One slot per (token, choice) of the experts that were asked for, ordered by expert. An expert with up to
+// `gemv_tokens` takes the GEMV path, one with more takes strips of 16.
 struct Slots {
   std::vector<Used> used;
   std::vector<int> row;       // of each slot: its token's row
@@ -28,12 +28,13 @@ struct Slots {
   int num_strips = 0;
 
   // The choices of experts [first_expert, end_expert); of those that have a place, where `places` is not null.
-  void sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert, const int32_t* places);
+  void sort(const Run& run, const RoutingRows& routing, int num_rows, int first_expert, int end_expert, const int32_t* places,
+            int gemv_tokens);
 
-  // Most strips that `num_slots` slots can take: an expert packs from 9 tokens on, so 17 tokens in two strips is the
-  // sparsest, 8.5 to a strip.
-  static int max_strips(int num_slots, int num_experts) {
-    return num_slots / 8 < num_slots / kStrip + num_experts ? num_slots / 8 : num_slots / kStrip + num_experts;
+  // Most strips that `num_slots` slots can take: the sparsest hold the fewest tokens with which an expert packs, or half of 17.
+  static int max_strips(int num_slots, int num_experts, int gemv_tokens) {
+    const int sparsest = gemv_tokens < kStrip / 2 ? gemv_tokens + 1 : kStrip / 2;
+    return num_slots / sparsest < num_slots / kStrip + num_experts ? num_slots / sparsest : num_slots / kStrip + num_experts;
   }
 };
 

@@ -11,10 +11,9 @@ namespace {
 // After the vectors: all else is written against them.
 #include "../kernels/rows-inl.h"
 #include "../kernels/weights-inl.h"
-#include "../kernels/fp8_bf16-inl.h"
-#include "../kernels/tiles-inl.h"
 constexpr bool kDenormalsCost = true;
 #include "../kernels/gemv_shift-inl.h"
+#include "../kernels/tiles-inl.h"
 #include "../kernels/ahead_l1-inl.h"
 #include "../kernels/gemv-inl.h"
 #include "../kernels/gevm-inl.h"

@@ -126,10 +126,10 @@ def test_avx512_bf16_looks_codes_up_and_multiplies_pairs():
 def test_amx_bf16_multiplies_tiles():
     lines = code()["amx_bf16.cpp"]
     assert having(r"^tdpbf16ps", lines) and having(r"^tileloadd", lines)
-    assert having(r"^vperm[it]2b.*%zmm", lines)
-    assert having(r"^vcvtph2ps.*%zmm", lines)  # a few tokens as in avx512
+    assert having(r"^vpsraw.*%zmm", lines) and having(r"^vptestmb.*%zmm", lines)  # as avx512 does
+    assert having(r"^vcvtph2ps.*%zmm", lines)
     tiles = r"^(tdpbf16ps|tileloadd|tilestored|tilezero|ldtilecfg|tilerelease)"
-    assert having(f"{BF16}|{LATER}", [line for line in lines if not re.search(tiles, line)]) == []
+    assert having(f"{BF16}|{VBMI}|{LATER}", [line for line in lines if not re.search(tiles, line)]) == []
 
 
 def test_the_settings_name_every_target_and_the_selection_knows_them():

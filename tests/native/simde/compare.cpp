@@ -119,20 +119,26 @@ void compare_vectors(const Matrix& m, const std::string& at) {
   }
 }
 
-// A strip made of a product in three pieces, in any order, then gemm over the last `rows` rows.
-void compare_product(const Matrix& m, int rows, const std::string& at) {
+// A strip of a product in three pieces, in any order and with no numbers beside its tokens, then gemm over the last `rows` rows.
+void compare_product(const Matrix& m, int rows, int tokens, const std::string& at) {
   const int row0 = m.rows - rows;
-  const Floats c = normal(static_cast<size_t>(m.cols) * kStrip);
-  compare("pack_product" + at, [&](const Kernels& k) {
+  Floats c = normal(static_cast<size_t>(m.cols) * kStrip);
+  for (size_t i = 0; i < c.size(); ++i) {
+    if (static_cast<int>(i % kStrip) >= tokens) c[i] = kNan;
+  }
+  compare("pack_product, " + std::to_string(tokens) + at, [&](const Kernels& k) {
     Floats packed = nothing(k.strip_floats(m.cols, m.type));
     Floats out = nothing(static_cast<size_t>(rows) * kStrip);
     Floats scratch = nothing(k.gemm_scratch_floats());
     const int borders[] = {0, m.cols / 3, m.cols / 3 + m.cols / 5, m.cols};
     for (int piece : {2, 0, 1}) {
       const int from = borders[piece];
-      k.pack_product(&c[from * kStrip], borders[piece + 1] - from, from, m.cols, m.type, packed.data());
+      k.pack_product(&c[from * kStrip], borders[piece + 1] - from, from, tokens, m.cols, m.type, packed.data());
     }
-    k.gemm(m, row0, m.rows, packed.data(), kStrip, out.data(), static_cast<ptrdiff_t>(out.size()), scratch.data());
+    k.gemm(m, row0, m.rows, packed.data(), tokens, out.data(), static_cast<ptrdiff_t>(out.size()), scratch.data());
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (static_cast<int>(i % kStrip) >= tokens) out[i] = 0;
+    }
     return out;
   });
 }
@@ -173,8 +179,8 @@ void compare_products() {
       const Weights w(70, cols, type);
       const std::string at = " tokens, " + std::to_string(cols) + " columns of type " + std::to_string(static_cast<int>(type));
       compare_vectors(w.matrix, at);
-      for (const int tokens : {1, 15, 16, 24, 40}) compare_gemm(w.matrix, tokens + 8, tokens, at);
-      compare_product(w.matrix, 40, at);
+      for (const int tokens : {1, 5, 6, 15, 16, 19, 24, 40}) compare_gemm(w.matrix, tokens + 8, tokens, at);
+      for (const int tokens : {2, 5, 7, 16}) compare_product(w.matrix, 40, tokens, at);
     }
   }
 }
