@@ -14,7 +14,7 @@ import pytest
 
 import localmoe
 from localmoe import _native as native
-from localmoe.bench import answers, bandwidth, checkpoint, kernels, startup, table, torch_linear
+from localmoe.bench import answers, arithmetic, bandwidth, checkpoint, kernels, startup, table, torch_linear
 from localmoe.bench.checkpoint import Shape, bench_checkpoint, write_checkpoint
 from localmoe.bench.prompts import prompt_of
 from localmoe.bench.rows import Report, Row
@@ -244,6 +244,7 @@ TORCH = ["gemv-vs-torch", "gemv-vs-torch-fp32"]
 
 def test_kernels_stand_beside_what_the_cores_can_do(monkeypatch):
     monkeypatch.setattr(torch_linear, "SPIN_S", 0.0)
+    monkeypatch.setattr(arithmetic, "NUM_PEAKS", 1)
     rows = list(kernels.measure(Settings(isa="scalar", threads=2), Ears(), SMALL))
     assert [row.case for row in rows] == ARITHMETIC + BANDWIDTH + TORCH
     for row in rows:
@@ -257,6 +258,7 @@ def test_kernels_stand_beside_what_the_cores_can_do(monkeypatch):
 def test_kernels_that_memory_does_not_hold_are_left_out_and_said(monkeypatch):
     for room in (kernels, torch_linear):
         monkeypatch.setattr(room, "available_memory", lambda: 1000)
+    monkeypatch.setattr(arithmetic, "NUM_PEAKS", 1)
     ears = Ears()
     assert [row.case for row in kernels.measure(Settings(), ears, SMALL)] == ARITHMETIC
     for left_out in ("gemv and moe are left out", *(f"{case} is left out: torch takes" for case in TORCH)):

@@ -26,6 +26,8 @@ def _chat() -> None:
 
 
 def _command() -> None:
-    from localmoe.cli.doors import app
+    from localmoe.cli.doors import app, open_only
 
+    if "_LOCALMOE_COMPLETE" not in os.environ:  # whose words are not in argv
+        open_only(sys.argv[1:], app)
     app(prog_name="localmoe")

@@ -144,3 +144,13 @@ def ask_door(
 
 for part in (models, chats, machine, config):
     app.add_typer(part)
+
+
+def open_only(words: list[str], app: typer.Typer) -> None:
+    """Spares typer the parameters of commands that no word names: at most a line of their help is shown."""
+    for command in app.registered_commands:
+        if command.name not in words and command.callback:
+            command.help, command.callback = command.callback.__doc__, lambda: None
+    for group in app.registered_groups:
+        if group.typer_instance:
+            open_only(words, group.typer_instance)

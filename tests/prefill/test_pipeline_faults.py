@@ -24,6 +24,12 @@ def case(tmp_path_factory):
     return parity.case_of("v3", tmp_path_factory)
 
 
+@pytest.fixture(scope="module")
+def truth(case):
+    """The logits of a prompt of 100 tokens."""
+    return streams.resident(case, [100])
+
+
 class InjectedError(LocalmoeError):
     """A fault of a test."""
 
@@ -68,11 +74,10 @@ class Chaos:
             self.flag.set()
 
 
-def run_schedule(case, seed, num_devices, shape, fault, at):
+def run_schedule(case, truth, seed, num_devices, shape, fault, at):
     """One run under chaos, and one after it in peace."""
     chaos = Chaos(seed, fault, at)
     chaos.devices = [HostDevice(64 << 20, name=f"host{n}", probe=chaos.probe(n)) for n in range(num_devices)]
-    truth = streams.resident(case, [100])
     cache = case.cache(num_pages=4)
     table = parity.reserved(cache.new_table(), 100)
     errors = {"raise": InjectedError, "lose": DeviceLostError, "cancel": CancelledError}
@@ -111,20 +116,20 @@ schedules = given(
 
 @settings(max_examples=120, deadline=None, derandomize=True)
 @schedules
-def test_any_schedule_ends_right(case, seed, num_devices, shape, fault, at):
-    run_schedule(case, seed, num_devices, shape, fault, at)
+def test_any_schedule_ends_right(case, truth, seed, num_devices, shape, fault, at):
+    run_schedule(case, truth, seed, num_devices, shape, fault, at)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @settings(max_examples=10_000, deadline=None)
 @schedules
-def test_ten_thousand_schedules_end_right(case, seed, num_devices, shape, fault, at):
-    run_schedule(case, seed, num_devices, shape, fault, at)
+def test_ten_thousand_schedules_end_right(case, truth, seed, num_devices, shape, fault, at):
+    run_schedule(case, truth, seed, num_devices, shape, fault, at)
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_a_cancel_does_not_wait_for_a_read_that_hangs(case, num_devices):
+def test_a_cancel_does_not_wait_for_a_read_that_hangs(case, truth, num_devices):
     hang = threading.Event()
     reached = threading.Event()
     flag = native.Flag()
@@ -146,7 +151,7 @@ def test_a_cancel_does_not_wait_for_a_read_that_hangs(case, num_devices):
         hang.set()  # the disk answers at last: what it brings goes nowhere
         flag.clear()
         found = pipeline.forward(case.ids, [parity.Segment(table, 0, 100)], cancel=flag, all_logits=True)
-    parity.assert_near(found, streams.resident(case, [100]), streams.SAME)
+    parity.assert_near(found, truth, streams.SAME)
     for device in devices:
         device.close()
 

@@ -1,5 +1,6 @@
 """Time on the cores: weights come from DRAM while earlier ones are multiplied, so the longer of both counts."""
 
+from functools import lru_cache
 from itertools import pairwise
 
 from localmoe.engine.cost.placement import Runs
@@ -18,6 +19,7 @@ from localmoe.model.config import ModelConfig
 
 GEMV_TOKENS = 8  # up to so many share one decoding of the weights
 STRIP = 16  # beyond that the kernels take tokens in strips, the last one perhaps nearly empty
+Points = tuple[tuple[int, float], ...]  # tokens, and seconds of one weight times them
 
 
 def linear(cpu: Cpu, name: str, weights: Weights, runs: Runs) -> Term:
@@ -34,10 +36,8 @@ def experts(cpu: Cpu, config: ModelConfig, runs: Runs) -> Term:
     expert = sizes_of(config).expert
     num_bytes = sum(times * distinct_experts(config, tokens) * expert.num_bytes for tokens, times in runs)
     flops = sum(2.0 * times * tokens * config.top_k * expert.count for tokens, times in runs)
-    matmul = matmul_of(cpu, expert)
-    seconds = expert.count * sum(
-        times * over_experts(config, tokens, lambda n: weight_seconds(cpu, n, matmul)) for tokens, times in runs
-    )
+    points = _points(cpu, matmul_of(cpu, expert))
+    seconds = expert.count * sum(times * _mixture_seconds(points, config, tokens) for tokens, times in runs)
     return _slower(cpu, "experts", num_bytes, flops, seconds)
 
 
@@ -79,11 +79,23 @@ def matmul_of(cpu: Cpu, weights: Weights) -> Matmul:
 
 def weight_seconds(cpu: Cpu, num_tokens: int, matmul: Matmul | None = None) -> float:
     """One weight times `num_tokens`: straight lines between the measured points, from the tokens that kernels see."""
+    return _seconds_between(_points(cpu, matmul or cpu.kernels.matmul), num_tokens)
+
+
+def _points(cpu: Cpu, matmul: Matmul) -> Points:
+    return tuple((tokens, 2 * tokens / (fraction.value * cpu.fma.value)) for tokens, fraction in matmul)
+
+
+@lru_cache(maxsize=4096)  # plans of one machine ask for the same prompts again and again
+def _mixture_seconds(points: Points, config: ModelConfig, num_tokens: int) -> float:
+    """One weight of each expert of a layer times the tokens that chose it."""
+    return over_experts(config, num_tokens, lambda n: _seconds_between(points, n))
+
+
+def _seconds_between(points: Points, num_tokens: int) -> float:
     if num_tokens <= 0:
         return 0.0
     seen = num_tokens if num_tokens <= GEMV_TOKENS else -(-num_tokens // STRIP) * STRIP
-    matmul = matmul or cpu.kernels.matmul
-    points = [(tokens, 2 * tokens / (fraction.value * cpu.fma.value)) for tokens, fraction in matmul]
     if seen <= points[0][0]:
         return points[0][1]
     for (left, t0), (right, t1) in pairwise(points):

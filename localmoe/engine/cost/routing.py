@@ -24,6 +24,7 @@ def over_experts(config: ModelConfig, num_tokens: int, cost: Callable[[int], flo
     return config.num_experts * sum(chance * cost(low + n) for n, chance in enumerate(chances))
 
 
+@lru_cache(maxsize=4096)
 def tiles(config: ModelConfig, num_tokens: int, tile: int) -> float:
     """Sum over a layer's experts of ceil(tokens / tile), on average."""
     return over_experts(config, num_tokens, lambda n: -(-n // tile))

@@ -1,19 +1,23 @@
 """Repairs of Triton's interpreter (seen in 3.9), which multiplies BF16 operands as integers and rounds without carry.
 
 Casts and products of BF16, FP16 and FP8 E4M3 are done by torch instead: exact products, FP32 sums, nearest even.
-What the language has is looked up once, not at each launch and at each call of a function within a kernel; and sums of
-integers are not looked through for overflows, which tests' sizes are far from. Both took more time than the kernels.
+What the language has is looked up once, not at each launch and at each call of a function within a kernel; sums of
+integers are not looked through for overflows, which tests' sizes are far from; and a type is described once, not for
+each value. All three took more time than the kernels.
 """
 
 import inspect
 import threading
 from dataclasses import replace
 from functools import cache
+from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
 import torch
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 from localmoe.kernels.gpu.launch import Launch
@@ -69,6 +73,46 @@ def repair() -> None:
     builder.options = replace(builder.options, sanitize_overflow=False)
     interpreter._convert_float = convert_float
     builder.create_dot = create_dot
+    describe_once()
+
+
+def describe_once() -> None:
+    """Blocks of one type share its description, and those of one shape share that."""
+    describe, described, scalar = tl.block_type.__init__, {}, described_shape()
+    dtype_of, dtypes = interpreter._get_np_dtype, {}
+    broadcast, equal = TritonSemantic.broadcast_impl_value, tl.dtype.__eq__
+
+    def init_type(self: Any, element: Any, shape: Any) -> None:
+        key = element.name, *map(index, shape)
+        if key not in described:
+            describe(self, element, shape)
+            self.tensor_shape = described_shape(*key[1:])
+            described[key] = vars(self)
+        self.__dict__ = described[key]
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.tensor_shape if type.is_block() else scalar
+
+    def broadcast_others(self: Any, left: Any, right: Any) -> Any:
+        return (left, right) if left.shape is right.shape else broadcast(self, left, right)
+
+    def known_dtype(type: Any) -> np.dtype:
+        name = type.scalar.name
+        if name not in dtypes:
+            dtypes[name] = dtype_of(type.scalar)
+        return dtypes[name]
+
+    tl.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
+    tl.block_type.__init__ = init_type
+    tl.tensor.__init__ = init_tensor
+    TritonSemantic.broadcast_impl_value = broadcast_others
+    interpreter._get_np_dtype = known_dtype
+
+
+@cache
+def described_shape(*sizes: int) -> tuple[Any, Any]:
+    return tl.tuple([tl.constexpr(size) for size in sizes]), tl.constexpr(prod(sizes))
 
 
 @cache
