@@ -91,8 +91,12 @@ class ChatScreen(TabbedChatScreen):
         if self._begun:
             await self.show_chat(*self._begun)
         self.draw()
+        self.app.call_later(self.call_after_refresh, self._begin)  # behind what brings this screen to the front
+
+    def _begin(self) -> None:
+        """The screen is seen: only now may its model take cores."""
         self.set_timer(EVERY_S, self._draw_and_pace)
-        self.call_after_refresh(self.bridge.open)
+        self.bridge.open()
 
     def on_resize(self) -> None:
         self.draw()
