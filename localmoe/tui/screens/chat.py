@@ -209,4 +209,7 @@ class ChatScreen(TabbedChatScreen):
 
 def _import_answers() -> None:
     """Markdown takes 60 ms to import: not before the first paint, and not at the first question either."""
+    import localmoe.tui.drafts
+    import localmoe.tui.fit
+    import localmoe.tui.suggest
     import localmoe.tui.widgets.answer_turn  # noqa: F401

@@ -1,6 +1,7 @@
 """The prompt: a text area that grows, sends on Enter, folds long pastes and remembers what was sent."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual.events import Key, Paste
@@ -12,8 +13,10 @@ from localmoe.tui.blocks import Blocks
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.printable import printable
 from localmoe.tui.prompt_history import PromptHistory
-from localmoe.tui.suggest import Suggestion
 from localmoe.tui.widgets.suggestions import Suggestions
+
+if TYPE_CHECKING:
+    from localmoe.tui.suggest import Suggestion
 
 
 class Prompt(TextArea):
@@ -71,7 +74,7 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
         self.history.checkpoint()
 
-    def accept(self, suggestion: Suggestion) -> None:
+    def accept(self, suggestion: "Suggestion") -> None:
         """Writes what was suggested instead of what was typed of it."""
         row, column = self.cursor_location
         self.replace(
