@@ -2,6 +2,8 @@
 
 from time import thread_time
 
+from localmoe.hardware import physical_cores
+
 EVERY_S = 1 / 12  # at most
 UNSEEN_EVERY_S = 1 / 3  # in a tab that is not shown: what came is kept, and its end is told
 LEAST_OFTEN_S = 0.4  # even where that takes more than its share
@@ -12,8 +14,6 @@ BUSY_SHARE = 1 / 80  # of one that a worker computes on: a step of all workers w
 
 def share_beside(num_threads: int) -> float:
     """Of a core, beside so many workers."""
-    from localmoe.hardware import physical_cores  # not before the first paint
-
     return SHARE if num_threads < physical_cores() else BUSY_SHARE
 
 
