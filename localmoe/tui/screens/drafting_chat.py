@@ -58,8 +58,9 @@ class DraftingChatScreen(ConfiguredChatScreen):
 
     @on(TextArea.Changed)
     def _on_changed(self) -> None:
-        self.notice = ""
-        self.wait_to_send(False)
+        if self.notice or self.is_waiting_to_send:
+            self.notice = ""
+            self.wait_to_send(False)
         self._suggest()
         if self._count_timer:
             self._count_timer.stop()

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual.events import Key, Paste
+from textual.geometry import Region
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Location, Selection
 
@@ -44,6 +46,7 @@ class Prompt(TextArea):
         self.blocks = Blocks()
         self.past = history or PromptHistory(None)
         self._recalled = ""
+        self._look: tuple[object, ...] = ()  # what its styles were made for
         keymap = keymap or Keymap()
         self._send_keys, self._newline_keys = keymap.keys("prompt.send"), keymap.keys("prompt.newline")
 
@@ -80,6 +83,20 @@ class Prompt(TextArea):
         self.replace(
             suggestion.text, (row, column - suggestion.num_typed), (row, column), maintain_selection_offset=False
         )
+
+    # Drawing
+
+    def notify_style_update(self) -> None:
+        self._look = ()
+        super().notify_style_update()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Makes its styles when they may be others: Textual does at each draw, which is half of what a key costs."""
+        look = self.app.theme, self.has_focus
+        if look != self._look:
+            self._look = look
+            return super().render_lines(crop)
+        return super(TextArea, self).render_lines(crop)
 
     # Folded texts are one piece
 
