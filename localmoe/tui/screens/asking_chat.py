@@ -129,10 +129,11 @@ class AskingChatScreen(DraftingChatScreen):
 
     async def _ask(self, shown: str, question: str, unread: int) -> None:
         self.prompt.past.add(self.prompt.blocks.whole(shown))
-        self.prompt.take(shown)
-        num_turns = self.conversation.num_turns
-        self.conversation = self.conversation.add(Message("user", question))
-        await self.begin_answer(question, num_turns, unread)
+        with self.app.batch_update():  # one layout for all of it
+            self.prompt.take(shown)
+            num_turns = self.conversation.num_turns
+            self.conversation = self.conversation.add(Message("user", question))
+            await self.begin_answer(question, num_turns, unread)
 
     async def begin_answer(self, question: str | None, at: int, unread: int) -> None:
         info = self.readings.info
