@@ -24,12 +24,12 @@ class KeyChoice:
 
 def key_choices(file: Path) -> dict[str, KeyChoice]:
     """The table [keys] of the file, by command: `answer.copy = "f9"`. UsageError names the line of what is no key."""
-    import tomllib
-
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
+    import tomllib
+
     table = tomllib.loads(text).get(KEYS, {})
     if not isinstance(table, dict):
         raise UsageError(f"{file}: keys must be a table", 'write [keys], and under it: answer.copy = "f9"')

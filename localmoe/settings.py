@@ -132,11 +132,12 @@ def read_toml_text(path: Path) -> str | None:
 
 def _from_config(file: Path) -> dict[str, tuple[str, Any]]:
     """The file's values by setting; empty when there is no file."""
+    if (text := read_toml_text(file)) is None:
+        return {}
     import tomllib
 
-    text = read_toml_text(file)
     try:
-        data = tomllib.loads(text or "")
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file} cannot be read: {error}", "correct it, or move it away") from error
     data.pop(KEYS, None)

@@ -11,11 +11,9 @@ from typing import Any
 from localmoe.errors import CheckpointError
 from localmoe.hub.header import TensorInfo, by, read_header
 from localmoe.hub.json_file import fetch_hint, read_json, shown, unreadable
+from localmoe.hub.layout import INDEX, SINGLE
 
 __all__ = ["Checkpoint", "TensorInfo", "TensorSpec"]
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)

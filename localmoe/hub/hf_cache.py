@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from localmoe.errors import CheckpointError
-from localmoe.hub.checkpoint import INDEX, SINGLE
 from localmoe.hub.json_file import read_json
+from localmoe.hub.layout import INDEX, SINGLE
 
 SHORT_COMMIT = 7  # characters, as git abbreviates
 

@@ -8,12 +8,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
+from textual.app import App
 from textual.binding import BindingType
 from textual.command import CommandPalette
 from textual.message import Message
 
 from localmoe.chat.history.records import Chat, Turn
-from localmoe.config_toml import write_setting
 from localmoe.errors import LocalmoeError
 from localmoe.tui.away import away
 from localmoe.tui.clipboard import hand_over
@@ -74,12 +74,22 @@ class ChatApp(PagedApp):
         self.set_keymap(self.keymap.chosen)
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = self._chosen_theme()
+        self._begin_with(self._chosen_theme())
+
+    def _begin_with(self, theme: str) -> None:
+        """Uses `theme` from the first style on: changed later, all styles would be read and applied once more."""
+        self.set_reactive(App.theme, theme)
+        is_dark = self.current_theme.dark
+        self.update_classes({f"-theme-{theme}": True, "-dark-mode": is_dark, "-light-mode": not is_dark}, update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
+        self.stylesheet.set_variables(self.get_css_variables())
 
     def _make_screen(self, bridge: "Bridge", kept: Kept) -> ChatScreen:
         begun, self._begun = self._begun, None
         past = PromptHistory(self._history.with_name(PAST) if self._history else None)
-        return ChatScreen(bridge, kept, self.tabs, begun, self.keymap, past)
+        screen = ChatScreen(bridge, kept, self.tabs, begun, self.keymap, past)
+        screen._css_update_count = self._css_update_count  # else all styles are read and applied twice when it comes
+        return screen
 
     def _on_shown(self, tab: Tab) -> None:
         self.bridge, self.kept = tab.bridge, tab.kept
@@ -90,6 +100,9 @@ class ChatApp(PagedApp):
 
     def _tell_trouble(self, message: str, hint: str) -> None:
         self.post_message(self.Trouble(message, hint))
+
+    def on_load(self) -> None:
+        self.stylesheet.apply(self)  # before what is in it is made: that takes colours over from here
 
     def on_mount(self) -> None:
         self._leave_on_signals()
@@ -146,6 +159,8 @@ class ChatApp(PagedApp):
 
     @work(exclusive=True, group="theme")
     async def _keep_theme(self, name: str) -> None:
+        from localmoe.config_toml import write_setting
+
         try:
             await away(lambda: write_setting("theme", name))
         except LocalmoeError as error:

@@ -16,8 +16,11 @@ class SparseCompositor(Compositor):
         self._dirty_regions.clear()
         if not spans:
             return None
-        chops: list[dict[int, Strip | None]] = [dict.fromkeys(line[:-1]) for line in self.cuts]
         missing: dict[int, set[int]] = {y: set() for y, _, _ in spans}  # by line, where these chops begin
+        chops: list[dict[int, Strip | None]] = [{}] * len(self.cuts)  # of other lines nobody asks
+        ends: list[list[int]] = [[]] * len(self.cuts)
+        for y in missing:
+            chops[y], ends[y] = dict.fromkeys(self.cuts[y][:-1]), self.cuts[y][1:]
         for y, x1, x2 in spans:
             missing[y].update(start for start, end in pairwise(self.cuts[y]) if start < x2 and end > x1)
         for widget, (region, clip) in self.visible_widgets.items():
@@ -28,7 +31,7 @@ class SparseCompositor(Compositor):
                 strips = widget.render_lines(part.translate(-region.offset))
                 for y in lines:
                     self._fill(chops[y], missing[y], y, seen, strips[y - part.y])
-        return ChopsUpdate(chops, spans, [line[1:] for line in self.cuts])
+        return ChopsUpdate(chops, spans, ends)
 
     def _fill(self, line: dict[int, Strip | None], missing: set[int], y: int, seen: Region, strip: Strip) -> None:
         cuts = [cut for cut in self.cuts[y] if seen.x <= cut <= seen.right]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,6 @@ from localmoe.errors import LocalmoeError
 from localmoe.settings import Origin, Settings
 from localmoe.tui.away import away
 from localmoe.tui.bridge import Bridge, OpenEngine
-from localmoe.tui.transfers import Transfer, Transfers
 
 if TYPE_CHECKING:
     from localmoe.engine.request import EngineInfo
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from localmoe.tui.screens.full_page import FullPageScreen
     from localmoe.tui.surveyor import Surveyor, SurveyorFor
     from localmoe.tui.tabs import Tabs
+    from localmoe.tui.transfers import Transfer, Transfers
 
 OpenEngineFor = Callable[["Settings"], OpenEngine]
 
@@ -39,7 +40,7 @@ class PagedApp(App[None]):
     class TransferEnded(Message):
         """A download or a check has ended, says its thread."""
 
-        def __init__(self, transfer: Transfer) -> None:
+        def __init__(self, transfer: "Transfer") -> None:
             super().__init__()
             self.transfer = transfer
 
@@ -47,7 +48,6 @@ class PagedApp(App[None]):
         super().__init__()
         self.settings = settings
         self.bridge = Bridge(open_engine_for(settings))
-        self.transfers = Transfers(self._tell_ended)
         self.changed_later: frozenset[str] = frozenset()  # settings, since the engine was opened
         self._measuring = Lock()  # held while this machine is measured
         self._open_engine_for = open_engine_for
@@ -162,7 +162,18 @@ class PagedApp(App[None]):
 
     # Transfers
 
-    def _tell_ended(self, transfer: Transfer) -> None:
+    @cached_property
+    def transfers(self) -> "Transfers":
+        """All that was begun from here."""
+        from localmoe.tui.transfers import Transfers
+
+        return Transfers(self._tell_ended)
+
+    def close_transfers(self) -> tuple[str, ...]:
+        """Pauses what runs; a line for each download that is to be gone on with."""
+        return self.transfers.close() if "transfers" in vars(self) else ()
+
+    def _tell_ended(self, transfer: "Transfer") -> None:
         self.post_message(self.TransferEnded(transfer))
 
     @on(TransferEnded)

@@ -1,8 +1,8 @@
 """What history keeps, as frozen values: chats, turns, and what a search finds."""
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from random import SystemRandom
 from typing import Any, Literal
 
 from localmoe.chat.message import Conversation, Message
@@ -70,7 +70,7 @@ def unread_figure(count: int) -> dict[str, Any]:
 
 def new_id() -> str:
     """A short name for a new chat that can be typed."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LETTERS))
+    return "".join(SystemRandom().choices(_ALPHABET, k=_ID_LETTERS))
 
 
 def title_of(question: str) -> str:

@@ -11,12 +11,9 @@ from localmoe.errors import LocalmoeError, UsageError
 from localmoe.tui import slash
 from localmoe.tui.away import away
 from localmoe.tui.commands import Command
-from localmoe.tui.fit import find_misfit, room_for_answer, shorten, surely_fits
 from localmoe.tui.readings import Readings
 from localmoe.tui.requests import request_for
-from localmoe.tui.screens.confirm import ConfirmScreen
 from localmoe.tui.screens.drafting_chat import DraftingChatScreen
-from localmoe.tui.screens.misfit import MisfitScreen
 from localmoe.tui.widgets.prompt import Prompt
 from localmoe.tui.widgets.question import Question
 from localmoe.tui.widgets.transcript import Transcript
@@ -103,11 +100,16 @@ class AskingChatScreen(DraftingChatScreen):
         try:
             return await away(lambda: attach(text))
         except UsageError as error:
+            from localmoe.tui.screens.confirm import ConfirmScreen
+
             what = f"{error.message}: {error.hint}.\n\nSend the question as it is written, without files?"
             return text if await self.app.push_screen_wait(ConfirmScreen(what, "send", "back to the prompt")) else None
 
     async def _room_for(self, question: str) -> int | None:
         """How many turns the model is not to read; None where the question is not to be sent."""
+        from localmoe.tui.fit import find_misfit, room_for_answer, shorten
+        from localmoe.tui.screens.misfit import MisfitScreen
+
         engine, info = self.bridge.engine, self.readings.info
         conversation, unread = self.conversation.add(Message("user", question)), self._unread
         if not engine or not info:
@@ -127,10 +129,11 @@ class AskingChatScreen(DraftingChatScreen):
 
     async def _ask(self, shown: str, question: str, unread: int) -> None:
         self.prompt.past.add(self.prompt.blocks.whole(shown))
-        self.prompt.take(shown)
-        num_turns = self.conversation.num_turns
-        self.conversation = self.conversation.add(Message("user", question))
-        await self.begin_answer(question, num_turns, unread)
+        with self.app.batch_update():  # one layout for all of it
+            self.prompt.take(shown)
+            num_turns = self.conversation.num_turns
+            self.conversation = self.conversation.add(Message("user", question))
+            await self.begin_answer(question, num_turns, unread)
 
     async def begin_answer(self, question: str | None, at: int, unread: int) -> None:
         info = self.readings.info
@@ -153,6 +156,8 @@ class AskingChatScreen(DraftingChatScreen):
         return "Your question is back in the prompt."
 
     def _surely_fits(self, question: str) -> bool:
+        from localmoe.tui.fit import room_for_answer, surely_fits
+
         info = self.readings.info
         if not info:
             return False

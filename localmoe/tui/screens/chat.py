@@ -32,6 +32,7 @@ from localmoe.tui.widgets.title_bar import TitleBar
 from localmoe.tui.widgets.transcript import Transcript
 
 _FIGURES = (Stats, Lanes, Heat)
+_WIDE = 100  # columns: from there on the panel has room, and says more than the status line
 
 WAITS_FOR_ANSWER = "Sent after this answer. Esc: stop it and send now. Typing takes it back"
 WAITS_FOR_MODEL = "Sent when the model is open. Typing takes it back"
@@ -52,7 +53,7 @@ class ChatScreen(TabbedChatScreen):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*BINDINGS]
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012
     AUTO_FOCUS = "Prompt"
 
     def __init__(
@@ -91,8 +92,12 @@ class ChatScreen(TabbedChatScreen):
         if self._begun:
             await self.show_chat(*self._begun)
         self.draw()
+        self.app.call_later(self.call_after_refresh, self._begin)  # behind what brings this screen to the front
+
+    def _begin(self) -> None:
+        """The screen is seen: only now may its model take cores."""
         self.set_timer(EVERY_S, self._draw_and_pace)
-        self.call_after_refresh(self.bridge.open)
+        self.bridge.open()
 
     def on_resize(self) -> None:
         self.draw()
@@ -197,12 +202,15 @@ class ChatScreen(TabbedChatScreen):
         if self.is_waiting_to_send:
             notice = WAITS_FOR_ANSWER if self.readings.is_busy else WAITS_FOR_MODEL
         self.query_one(TitleBar).show_model(self.readings)
-        self.query_one(StatusLine).show_figures(self.readings)
+        is_wide = self.app.size.width >= _WIDE
+        (self.query_one(EnginePanel) if is_wide else self.query_one(StatusLine)).show_figures(self.readings)
         self.query_one(Activity).show_doing(self.readings)
-        self.query_one(EnginePanel).show_figures(self.readings)
         self.query_one(Hints).show_keys(self.keymap, self.readings.is_busy, notice)
 
 
 def _import_answers() -> None:
     """Markdown takes 60 ms to import: not before the first paint, and not at the first question either."""
+    import localmoe.tui.drafts
+    import localmoe.tui.fit
+    import localmoe.tui.suggest
     import localmoe.tui.widgets.answer_turn  # noqa: F401

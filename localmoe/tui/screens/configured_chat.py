@@ -10,11 +10,9 @@ from localmoe.settings import RULES
 from localmoe.tui import figures
 from localmoe.tui.away import away
 from localmoe.tui.copying import Copies, code_in, texts_of
-from localmoe.tui.exporting import exported, exported_turns, file_for, write
 from localmoe.tui.kept import Kept
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.screens.kept_chat import KeptChatScreen
-from localmoe.tui.screens.page import PageScreen, table
 from localmoe.tui.widgets.prompt import Prompt
 from localmoe.tui.widgets.transcript import Transcript
 
@@ -61,6 +59,8 @@ class ConfiguredChatScreen(KeptChatScreen):
         self.action_set(f"think {text or following[self.kept.settings.think]}")
 
     def _show_parameters(self) -> None:
+        from localmoe.tui.screens.page import PageScreen, table
+
         settings = self.kept.settings
         rows = [(name, f"{_value(getattr(settings, name))}, from {self.kept.origin(name)}") for name in PARAMETERS]
         note = "/set NAME VALUE gives this chat its own, /set NAME default takes it back."
@@ -86,6 +86,8 @@ class ConfiguredChatScreen(KeptChatScreen):
     @work
     async def action_export(self, name: str = "") -> None:
         """Writes the chat to a new file."""
+        from localmoe.tui.exporting import exported, exported_turns, file_for, write
+
         chat, is_kept = self.kept.chat, self.kept.is_on
         first = next((m.text for m in self.conversation.messages if m.role == "user"), "")
         if not first:
@@ -115,6 +117,8 @@ class ConfiguredChatScreen(KeptChatScreen):
     # Its figures
 
     def action_show_stats(self) -> None:
+        from localmoe.tui.screens.page import PageScreen, table
+
         stats = self.readings.stats
         if not stats:
             self.tell("There are no figures yet: they come with the first answer")

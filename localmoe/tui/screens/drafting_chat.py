@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.timer import Timer
@@ -12,15 +13,16 @@ from localmoe.chat.message import Message
 from localmoe.errors import LocalmoeError
 from localmoe.tui.away import away
 from localmoe.tui.bridge import Bridge
-from localmoe.tui.drafts import TextCounter, measure
 from localmoe.tui.kept import Kept
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.screens.configured_chat import ConfiguredChatScreen
-from localmoe.tui.suggest import suggest
 from localmoe.tui.widgets.prompt import Prompt
 from localmoe.tui.widgets.prompt_box import PromptBox
 from localmoe.tui.widgets.suggestions import Suggestions
 from localmoe.tui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from localmoe.tui.drafts import TextCounter
 
 _COUNT_AFTER_S = 0.15  # without a key
 
@@ -56,8 +58,9 @@ class DraftingChatScreen(ConfiguredChatScreen):
 
     @on(TextArea.Changed)
     def _on_changed(self) -> None:
-        self.notice = ""
-        self.wait_to_send(False)
+        if self.notice or self.is_waiting_to_send:
+            self.notice = ""
+            self.wait_to_send(False)
         self._suggest()
         if self._count_timer:
             self._count_timer.stop()
@@ -80,6 +83,8 @@ class DraftingChatScreen(ConfiguredChatScreen):
 
     @work(exclusive=True, group="suggest")
     async def _look_up(self, before: str) -> None:
+        from localmoe.tui.suggest import suggest
+
         themes = tuple(sorted(self.app.available_themes))
         found = await away(lambda: suggest(before, themes))
         if self.is_whole and before == self.prompt.before_cursor:
@@ -90,6 +95,8 @@ class DraftingChatScreen(ConfiguredChatScreen):
     @work(exclusive=True, group="draft")
     async def count_draft(self) -> None:
         """Shows what the draft would cost, its files and folded texts one by one."""
+        from localmoe.tui.drafts import measure
+
         text, blocks, counter = self.prompt.text, self.prompt.blocks, self._text_counter()
         try:
             draft = await away(lambda: measure(text, blocks, counter))
@@ -118,7 +125,9 @@ class DraftingChatScreen(ConfiguredChatScreen):
             self.readings = replace(self.readings, context_tokens=num_tokens)
             self.draw()
 
-    def _text_counter(self) -> TextCounter | None:
+    def _text_counter(self) -> "TextCounter | None":
+        from localmoe.tui.drafts import TextCounter
+
         engine = self.bridge.engine
         if engine and (self._counter is None or self._counter.engine is not engine):
             self._counter = TextCounter(engine)  # another model counts otherwise

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from localmoe.chat.history.records import Chat
 from localmoe.tui.bridge import Bridge
 from localmoe.tui.screens.asking_chat import AskingChatScreen
-from localmoe.tui.screens.confirm import ConfirmScreen
 from localmoe.tui.screens.kept_chat import KeptChatScreen
 from localmoe.tui.tabs import MOST_TABS, State, Tabs
 from localmoe.tui.widgets.transcript import Transcript
@@ -80,6 +79,8 @@ class TabbedChatScreen(AskingChatScreen):
         elif len(self.tabs) == 1:
             self.notify("This is the only tab", markup=False)
         elif loss := self._loss():
+            from localmoe.tui.screens.confirm import ConfirmScreen
+
             self.app.push_screen(ConfirmScreen(loss, "close the tab", "go on here"), self._close_if)
         else:
             self._close_if(True)

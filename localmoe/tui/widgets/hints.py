@@ -31,9 +31,14 @@ class Hints(Line):
     Hints { height: 1; padding: 0 2; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
+    _said: tuple[Keymap, tuple[tuple[str, str], ...], str] | None = None
+
     def show_keys(self, keymap: Keymap, is_busy: bool, notice: str = "") -> None:
         """Draws the notice, or the keys where there is none."""
-        self.show(Content.styled(notice, "$text-accent") if notice else _keys(keymap, self._choice(is_busy)))
+        choice = self._choice(is_busy)
+        if (said := (keymap, choice, notice)) != self._said:
+            self._said = said
+            self.show(Content.styled(notice, "$text-accent") if notice else _keys(keymap, choice))
 
     def _choice(self, is_busy: bool) -> tuple[tuple[str, str], ...]:
         if 0 < self.app.size.width < _TINY_WIDTH:

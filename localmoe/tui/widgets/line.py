@@ -16,7 +16,9 @@ class Line(Settled, Static):
     def show(self, content: Content) -> None:
         """Draws `content` where it differs from what is there."""
         if not content.is_same(self._shown):
-            is_same_width = content.cell_length == self._shown.cell_length or not self.styles.is_auto_width
-            is_same_height = content.plain.count("\n") == self._shown.plain.count("\n")
+            fits = self._has_width_for(content) and content.plain.count("\n") == self._shown.plain.count("\n")
             self._shown = content
-            self.update(content, layout=not (is_same_width and is_same_height))
+            self.update(content, layout=not fits)
+
+    def _has_width_for(self, content: Content) -> bool:
+        return content.cell_length == self._shown.cell_length or not self.styles.is_auto_width

@@ -14,6 +14,7 @@ from textual.widgets import Label, Markdown
 from textual.widgets._markdown import (
     MarkdownBlock,
     MarkdownFence,
+    MarkdownHeader,
     MarkdownParagraph,
     MarkdownTable,
     MarkdownTableContent,
@@ -132,8 +133,15 @@ class AnswerMarkdown(Settled, Markdown):
 
     async def write_anew(self, text: str) -> None:
         """Shows `text` instead of what is there, parsed as a whole."""
-        await self.update(text)
-        self._mark_last()
+        if not (text == self.source and self._is_settled):
+            await self.update(text)
+            self._mark_last()
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether what is there, written bit by bit, is what its text makes as a whole."""
+        is_plain = all(isinstance(block, Paragraph | MarkdownHeader) for block in self.children)
+        return is_plain and "]:" not in self.source  # what a link refers to may come behind it
 
     def _mark_last(self) -> None:
         """A class, since Textual styles all blocks again whenever one comes where a rule has `:last-child`."""

@@ -1,10 +1,13 @@
 """The prompt: a text area that grows, sends on Enter, folds long pastes and remembers what was sent."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual.events import Key, Paste
+from textual.geometry import Region
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Location, Selection
 
@@ -12,8 +15,10 @@ from localmoe.tui.blocks import Blocks
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.printable import printable
 from localmoe.tui.prompt_history import PromptHistory
-from localmoe.tui.suggest import Suggestion
 from localmoe.tui.widgets.suggestions import Suggestions
+
+if TYPE_CHECKING:
+    from localmoe.tui.suggest import Suggestion
 
 
 class Prompt(TextArea):
@@ -41,6 +46,7 @@ class Prompt(TextArea):
         self.blocks = Blocks()
         self.past = history or PromptHistory(None)
         self._recalled = ""
+        self._look: tuple[object, ...] = ()  # what its styles were made for
         keymap = keymap or Keymap()
         self._send_keys, self._newline_keys = keymap.keys("prompt.send"), keymap.keys("prompt.newline")
 
@@ -71,12 +77,26 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
         self.history.checkpoint()
 
-    def accept(self, suggestion: Suggestion) -> None:
+    def accept(self, suggestion: "Suggestion") -> None:
         """Writes what was suggested instead of what was typed of it."""
         row, column = self.cursor_location
         self.replace(
             suggestion.text, (row, column - suggestion.num_typed), (row, column), maintain_selection_offset=False
         )
+
+    # Drawing
+
+    def notify_style_update(self) -> None:
+        self._look = ()
+        super().notify_style_update()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Makes its styles when they may be others: Textual does at each draw, which is half of what a key costs."""
+        look = self.app.theme, self.has_focus
+        if look != self._look:
+            self._look = look
+            return super().render_lines(crop)
+        return super(TextArea, self).render_lines(crop)
 
     # Folded texts are one piece
 

@@ -1,15 +1,19 @@
 """The frame around the prompt, with its mark and what the draft would cost."""
 
+from typing import TYPE_CHECKING
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
-from localmoe.tui.drafts import Draft
 from localmoe.tui.keymap import Keymap
 from localmoe.tui.printable import printable
 from localmoe.tui.prompt_history import PromptHistory
 from localmoe.tui.widgets.prompt import Prompt
+
+if TYPE_CHECKING:
+    from localmoe.tui.drafts import Draft
 
 
 class PromptBox(Horizontal):
@@ -34,7 +38,7 @@ class PromptBox(Horizontal):
         yield Static("❯ ", id="prompt-mark", markup=False)
         yield self._prompt
 
-    def show_draft(self, draft: Draft) -> None:
+    def show_draft(self, draft: "Draft") -> None:
         """Its files and folded texts, in tokens, in the lower edge."""
         self.set_class(draft.has_trouble, "-trouble")
         self.border_subtitle = Content(printable(draft.words))  # type: ignore[assignment]

@@ -1,12 +1,16 @@
 """The list over the prompt: how what is typed there could go on."""
 
+from typing import TYPE_CHECKING
+
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message
 from textual.widgets import Static
 
 from localmoe.tui import figures
-from localmoe.tui.suggest import Suggestion
+
+if TYPE_CHECKING:
+    from localmoe.tui.suggest import Suggestion
 
 _NUM_ROWS = 7
 
@@ -37,7 +41,7 @@ class Suggestions(Static):
         return bool(self._found)
 
     @property
-    def marked(self) -> Suggestion:
+    def marked(self) -> "Suggestion":
         """The one that Tab takes."""
         return self._found[self._marked]
 
@@ -45,7 +49,7 @@ class Suggestions(Static):
         """Whether it is open, and for this text: it was looked up while more may have been typed."""
         return self.is_open and self._before == before
 
-    def offer(self, found: list[Suggestion], before: str = "") -> None:
+    def offer(self, found: "list[Suggestion]", before: str = "") -> None:
         """Shows what was found for the text `before` the cursor; nothing closes the list."""
         self._before = before
         if found != self._found:
@@ -76,7 +80,7 @@ class Suggestions(Static):
         more = [Content.styled(f"  and {hidden:,} more", "$foreground 50%")] if hidden else []
         self.update(Content("\n").join(rows + more))
 
-    def _row(self, one: Suggestion, is_marked: bool, width: int) -> Content:
+    def _row(self, one: "Suggestion", is_marked: bool, width: int) -> Content:
         label = figures.cut(one.label, 60)
         mark, style = ("❯ ", "bold $primary") if is_marked else ("  ", "$foreground")
         gap = " " * max(2, min(width, 60) - figures.cells(label) + 2)

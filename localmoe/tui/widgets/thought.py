@@ -77,11 +77,21 @@ class Thought(Settled, Vertical):
 
     def _show_text(self, text: str) -> None:
         self.text = text
+        is_first = bool(text.strip()) and not self._is_any
         self.set_class(bool(text.strip()), "-any")
+        if is_first:
+            self._draw_line()
         if self.is_open:
             self.query_one(".thought-text", Static).update(text.strip())
 
+    @property
+    def _is_any(self) -> bool:
+        return self.has_class("-any")
+
     def _draw_line(self) -> None:
+        """A line that is not seen stays as it is: each of its widths would be laid out."""
+        if not self._is_any:
+            return
         arrow, word = ("▾" if self.is_open else "▸"), ("Thought" if self._is_done else "Thinking")
         tokens = f" {figures.tokens(self._num_tokens)} tok" if self._num_tokens else ""
         time = f", {_whole(self._duration_s)}" if tokens and self._duration_s is not None else ""

@@ -12,6 +12,16 @@ from localmoe.tui.widgets.line import Line
 _GAUGE_CELLS = 10
 
 
+class ContextLine(Line):
+    """At the right edge, where a shorter text needs no new layout: it keeps the room, if nobody else needs it."""
+
+    is_room_needed = True  # by the title
+
+    def _has_width_for(self, content: Content) -> bool:
+        width = content.cell_length
+        return width == self.size.width or (width < self.size.width and not self.is_room_needed)
+
+
 class TitleBar(Horizontal):
     """`localmoe   guide · a tiny demonstration model (12 M)      1,210 of 4,096 ▓▓▓░░░░░░░`."""
 
@@ -19,17 +29,18 @@ class TitleBar(Horizontal):
     TitleBar {
         height: 1; background: $panel; padding: 0 1;
         & > #title { width: 1fr; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
-        & > #context { width: auto; height: 1; color: $text-muted; margin-left: 2; }
+        & > #context { width: auto; height: 1; color: $text-muted; margin-left: 2; text-align: right; }
     }
     """
 
     def __init__(self, asked_model: str) -> None:
         super().__init__()
         self._asked_model = asked_model
+        self._drawn: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Line(id="title")
-        yield Line(id="context")
+        yield ContextLine(id="context")
 
     def ask_for(self, model: str) -> None:
         """Says `model` until there is an engine that has a name for it."""
@@ -38,9 +49,15 @@ class TitleBar(Horizontal):
     def show_model(self, readings: Readings) -> None:
         """Draws what changed."""
         info = readings.info
+        drawn = info, self._asked_model, readings.context_tokens, readings.draft_tokens, readings.unread_turns
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
         title = _title(info.model, info.description) if info else _title(self._asked_model, "")
-        self.query_one("#title", Line).show(title)
-        self.query_one("#context", Line).show(_context(readings))
+        line, context = self.query_one("#title", Line), self.query_one(ContextLine)
+        line.show(title)
+        context.is_room_needed = title.cell_length > line.size.width
+        context.show(_context(readings))
 
 
 def _title(model: str, description: str) -> Content:

@@ -1,0 +1,4 @@
+"""Names of files in a model's folder, as the hub lays it out."""
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
