@@ -124,9 +124,9 @@ struct Kernels {
   // the last of them adds the padding.
   void (*pack_product)(const float* c, int rows, int row0, int num_tokens, int cols, WeightType type, float* out);
   // out[strip][row - row0][16] for row in [row0, row1), at most 48 rows, over the packed strips of num_tokens tokens,
-  // laid one after the other (strip_floats() each), each packed for as many as it has of them. out's strips are out_stride floats apart; of the last
-  // one only its tokens' places, or half of the strip, are sure to be written. Weights are decoded panel by panel into
-  // scratch (gemm_scratch_floats() floats).
+  // laid one after the other (strip_floats() each): whole ones, and a last one packed for the tokens that are left. out's
+  // strips are out_stride floats apart; of the last one only its tokens' places, or half of the strip, are sure to be
+  // written. Weights are decoded panel by panel into scratch (gemm_scratch_floats() floats).
   void (*gemm)(const Matrix& w, int row0, int row1, const float* packed, int num_tokens, float* out,
                ptrdiff_t out_stride, float* scratch);
   // The same rows of two matrices of one type and shape, at most 24: out[strip] has the first's, then the second's.
