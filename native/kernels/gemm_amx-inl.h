@@ -95,7 +95,7 @@ struct PanelRows {
 template <class W>
 struct GemmInTiles {
   using G = Groups<W>;
-  static constexpr int kGemvTokens = 4;  // with five, two Xeon cores read 11 GB/s by gemv, 14 this way; with four, 12 and 13
+  static constexpr int kGemvTokens = 3;  // of four, two Xeon cores read 17 to 19 GB/s by gemv, 21 to 24 this way; of three as much
   static constexpr int kPairRows = kPanelRows / 2;
   static constexpr int kColumnFloats = kTerms * kStrip / 2;
   static constexpr int kKeptBytes = 3 << 19;  // of L2's 2 MB
@@ -229,12 +229,13 @@ struct GemmInTiles {
     }
   }
 
-  // Those of some rows, while a panel further on comes closer. From L1, as 48 streams are more than hardware follows.
+  // Those of some rows, while what comes three groups later comes into L1: 48 streams are more than hardware follows. Two
+  // and four groups, which ask for both lines of a pair at a time, were slower by 4 to 15 %.
   template <int Rows>
   static KERNEL_INLINE void decode_rows(const typename W::Element* p, ptrdiff_t stride, uint8_t* at) {
     constexpr int kLineElements = kLine / static_cast<int>(sizeof *p);
     KERNEL_UNROLL for (int r = 0; r < Rows; ++r) {
-      KERNEL_UNROLL for (int i = 0; i < kTileGroup; i += kLineElements) prefetch(p + r * stride + kBlock + i);
+      KERNEL_UNROLL for (int i = 0; i < kTileGroup; i += kLineElements) prefetch(p + r * stride + 3 * kTileGroup + i);
     }
     __m512i values[Rows][2];
     G::load(p, stride, values);
