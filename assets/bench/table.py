@@ -84,6 +84,8 @@ LINES = (
     Line("goodput-vs-split", "the same / half of the cores each", "", "1.2 or more"),
     Line("tui-overhead", "speed of an answer in the chat / without a screen", "the same answer", "0.97 or more"),
     Line("tui-echo", "a key typed meanwhile shows after, ms", "what is allowed", "50 or less", shows="value"),
+    Line("help", "`localmoe --help` / a bare typer program's", "a bare typer", "1.3 or less"),
+    Line("first-paint", "first paint of the chat / a bare Textual program's", "a bare Textual", "1.5 or less"),
 )
 
 
